@@ -1,0 +1,37 @@
+# make demo and make test work on a fresh machine: they install into .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+# Several processes with several torch threads each would spin against one another.
+TEST_ENVIRONMENT := OMP_NUM_THREADS=1 COLUMNS=120
+
+.PHONY: install demo test lint format bench clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "assay needs Python 3.11 to 3.13; say which with make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+demo: install
+	$(BIN)/assay demo
+
+test: lint
+	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n auto --dist loadgroup
+
+lint: install
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay.py --out benchmarks/results/replay.json
+
+clean:
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""The ``assay`` command."""
+
+from assay.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,65 @@
+"""Entry point: runs a command, and turns what went wrong into one readable message."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from assay.cli.doctor import doctor
+from assay.cli.listing import list_kind
+from assay.cli.score import demo, score
+from assay.cli.show import show
+from assay.errors import AssayError
+
+TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
+INTERRUPTED = 130
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.command()(score)
+app.command()(show)
+app.command("list")(list_kind)
+app.command()(doctor)
+app.command()(demo)
+
+
+@app.callback()
+def options(
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show Python's traceback on errors.")] = False,
+) -> None:
+    """Which heads and MLPs of a language model drive a behaviour, in numbers that can be trusted."""
+    if traceback:
+        os.environ[TRACEBACK_VARIABLE] = "1"
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 2 refused with a reason, 1 a fault of assay's, 130 interrupted."""
+    errors = Console(stderr=True)
+    try:
+        app()
+    except AssayError as error:
+        _show_traceback_if_asked()
+        errors.print(f"[bold red]Error:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            errors.print("Interrupted; nothing was written.")
+        raise
+    except Exception as error:
+        _show_traceback_if_asked()
+        errors.print(
+            f"[bold red]Internal error:[/bold red] {escape(type(error).__name__)}: {escape(str(error))}\n"
+            "This is a fault of assay's. `assay --traceback ...` shows where.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        sys.exit(1)
+
+
+def _show_traceback_if_asked() -> None:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        raise

@@ -1,0 +1,42 @@
+"""``assay list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from assay.data.metrics import METRICS
+from assay.data.tasks import TASKS
+from assay.errors import OptionError
+from assay.methods.registry import METHODS
+from assay.model.catalogue import CATALOGUE
+from assay.model.families import FAMILIES
+from assay.sites import SITES
+
+KINDS = ("tasks", "methods", "models", "sites", "metrics")
+
+
+def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_default=False)]) -> None:
+    """List the tasks, methods, models, sites or metrics there are."""
+    rows: dict[str, list[tuple[str, ...]]] = {
+        "tasks": [(task.name, task.description, f"metric {task.metric}") for task in TASKS.values()],
+        "methods": [(method.name, method.description, method.source_note) for method in METHODS.values()],
+        "models": [(entry.name, entry.description, entry.licence) for entry in CATALOGUE.values()],
+        "sites": list(SITES.items()),
+        "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],
+    }
+    if kind not in rows:
+        raise OptionError(f"assay list takes one of {', '.join(KINDS)}, not {kind!r}.")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in rows[kind]:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    if kind == "models":
+        families = ", ".join(family.name for family in FAMILIES)
+        console.print(f"\nAlso: any local folder, GGUF file or hub id of these families: {families}.", style="dim")
+    if kind == "tasks":
+        console.print("\nAlso: a .jsonl file with clean, corrupted, answer and wrong_answer on each line.", style="dim")

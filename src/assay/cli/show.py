@@ -1,0 +1,54 @@
+"""``assay show``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.console import Console
+
+from assay.errors import OptionError
+from assay.report import print_baseline, print_scores
+from assay.scores import Scores
+
+
+def show(
+    folder: Annotated[Path, typer.Argument(help="A run folder.", show_default=False)],
+    top: Annotated[int, typer.Option(help="Components to print.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Print a finished run."""
+    if top < 1:
+        raise OptionError(f"--top must be at least 1, not {top}.")
+    scores = Scores.load(folder)
+    if as_json:
+        print(json.dumps(_as_json(scores, top), indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    print_baseline(console, scores.baseline, scores.metric, scores.unit)
+    print_scores(console, scores, top, str(folder))
+
+
+def _as_json(scores: Scores, top: int) -> dict[str, Any]:
+    frame = scores.top(top)
+    records = frame.astype(object).where(pd.notna(frame), None).to_dict("records")
+    return {
+        "method": scores.method,
+        "direction": scores.direction,
+        "metric": scores.metric,
+        "unit": scores.unit,
+        "baseline": {
+            "clean": float(scores.baseline.clean.mean()),
+            "corrupted": float(scores.baseline.corrupted.mean()),
+            "difference": scores.baseline.difference,
+        },
+        "examples": len(scores.pairs),
+        "components": len(scores.components),
+        "top": records,
+        "cost": scores.cost,
+        "configuration": scores.configuration,
+        "provenance": scores.provenance,
+    }

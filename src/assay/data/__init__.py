@@ -1,0 +1,7 @@
+"""Prompt pairs, the tasks that make them, and the metrics that read a model's answer."""
+
+from assay.data import tasks
+from assay.data.metrics import METRICS, Metric
+from assay.data.pairs import PromptPair, PromptPairs, read_jsonl
+
+__all__ = ["METRICS", "Metric", "PromptPair", "PromptPairs", "read_jsonl", "tasks"]

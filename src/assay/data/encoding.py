@@ -1,0 +1,174 @@
+"""From text to token ids, refusing what would be measured wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from assay.data.metrics import METRICS, Metric, metric_named
+from assay.data.pairs import PromptPair, PromptPairs
+from assay.errors import DataError
+from assay.model import Model
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence to run, clean and corrupted, and where its answer is read.
+
+    A multi-token answer is teacher-forced: all but its last token follow the prompt.
+    """
+
+    example: int
+    clean: tuple[int, ...]
+    corrupted: tuple[int, ...]
+    positions: tuple[int, ...]
+    tokens: tuple[int, ...]
+    wrong: int = -1
+    sign: int = 1
+
+    @property
+    def first_difference(self) -> int:
+        """First position at which the two sequences differ; their length if they do not."""
+        for position, (clean, corrupted) in enumerate(zip(self.clean, self.corrupted, strict=True)):
+            if clean != corrupted:
+                return position
+        return len(self.clean)
+
+
+def default_metric(model: Model, pairs: PromptPairs) -> Metric:
+    """The task's metric, or for a user's own pairs the first that all of them allow."""
+    if pairs.metric is not None:
+        return metric_named(pairs.metric)
+    if any(pair.wrong_answer is None for pair in pairs):
+        return METRICS["log-prob"]
+    tokenizer = _tokenizer_of(model)
+    lengths = {
+        len(_continuation(tokenizer, pair, answer, pair.clean))
+        for pair in pairs
+        for answer in (pair.answer, pair.wrong_answer or "")
+    }
+    return METRICS["logit-diff" if lengths == {1} else "log-prob-diff"]
+
+
+def encode(model: Model, pairs: PromptPairs, metric: Metric) -> list[Row]:
+    """Rows to run for these pairs under this metric, in the order of the pairs.
+
+    Raises:
+        DataError: prompts of unequal token length (both tokenisations are shown), unknown words, an
+            answer that would join the last word, is not one token where one is needed, or is missing.
+    """
+    rows = [row for example, pair in enumerate(pairs) for row in _rows_of(model, example, pair, metric)]
+    limit = model.context_length
+    for row in rows:
+        if limit is not None and len(row.clean) > limit:
+            raise DataError(
+                f"Pair {pairs[row.example].id!r} is {len(row.clean)} tokens long; {model.name} takes {limit} at most."
+            )
+    return rows
+
+
+def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric) -> list[Row]:
+    tokenizer = _tokenizer_of(model)
+    clean, corrupted = (tuple(prompt_ids(tokenizer, text)) for text in (pair.clean, pair.corrupted))
+    for name, ids in (("clean", clean), ("corrupted", corrupted)):
+        if not ids:
+            raise DataError(f"The {name} prompt of pair {pair.id!r} has no tokens.")
+        _require_known_words(tokenizer, ids, getattr(pair, name), f"The {name} prompt of pair {pair.id!r}")
+    if len(clean) != len(corrupted):
+        raise DataError(
+            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; "
+            "patching needs equal lengths.\n"
+            f"  clean:     {_show(tokenizer, clean)}\n  corrupted: {_show(tokenizer, corrupted)}"
+        )
+    answer = _answer_ids(tokenizer, pair, pair.answer)
+    if metric.answers == "answer":
+        return [_sequence_row(example, clean, corrupted, answer)]
+    if pair.wrong_answer is None:
+        raise DataError(
+            f"Pair {pair.id!r} has no wrong_answer, which {metric.name} needs. Give one, or use --metric log-prob."
+        )
+    wrong = _answer_ids(tokenizer, pair, pair.wrong_answer)
+    if answer == wrong:
+        raise DataError(f"Pair {pair.id!r}: answer and wrong_answer are the same tokens {_show(tokenizer, answer)}.")
+    if len(answer) == len(wrong) == 1:
+        return [Row(example, clean, corrupted, (len(clean) - 1,), answer, wrong=wrong[0])]
+    if metric.answers == "single":
+        text, ids = (pair.answer, answer) if len(answer) > 1 else (pair.wrong_answer, wrong)
+        raise DataError(
+            f"Pair {pair.id!r}: {text!r} is {len(ids)} tokens {_show(tokenizer, ids)}; {metric.name} compares "
+            "single tokens. Use --metric log-prob-diff."
+        )
+    return [
+        _sequence_row(example, clean, corrupted, answer),
+        _sequence_row(example, clean, corrupted, wrong, sign=-1),
+    ]
+
+
+def _sequence_row(
+    example: int, clean: tuple[int, ...], corrupted: tuple[int, ...], answer: tuple[int, ...], sign: int = 1
+) -> Row:
+    positions = tuple(range(len(clean) - 1, len(clean) - 1 + len(answer)))
+    return Row(example, clean + answer[:-1], corrupted + answer[:-1], positions, answer, sign=sign)
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Ids with the tokenizer's own special tokens, but never a second begin-of-text token."""
+    begins = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
+    ids: list[int] = tokenizer(text, add_special_tokens=not begins)["input_ids"]
+    closed = tokenizer.eos_token_id is not None and len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
+    # Some tokenizers close every text; a prompt must stay open for its answer.
+    return ids[:-1] if closed and not text.endswith(str(tokenizer.eos_token)) else ids
+
+
+def _answer_ids(tokenizer: PreTrainedTokenizerBase, pair: PromptPair, answer: str) -> tuple[int, ...]:
+    found = {_continuation(tokenizer, pair, answer, prompt) for prompt in (pair.clean, pair.corrupted)}
+    if len(found) != 1:
+        shown = " and ".join(_show(tokenizer, ids) for ids in sorted(found))
+        raise DataError(f"Pair {pair.id!r}: {answer!r} is tokenised differently after its two prompts: {shown}.")
+    (ids,) = found
+    _require_known_words(tokenizer, ids, answer, f"The answer {answer!r} of pair {pair.id!r}")
+    return ids
+
+
+def _continuation(tokenizer: PreTrainedTokenizerBase, pair: PromptPair, answer: str, prompt: str) -> tuple[int, ...]:
+    """The tokens that ``answer`` adds to ``prompt``."""
+    if _is_cased_letter(prompt[-1:]) and _is_cased_letter(answer[:1]):
+        raise DataError(
+            f"Pair {pair.id!r}: the answer {answer!r} would continue the word {prompt.split()[-1]!r}. "
+            f"If it is a word of its own, write {' ' + answer!r}."
+        )
+    before = prompt_ids(tokenizer, prompt)
+    together = prompt_ids(tokenizer, prompt + answer)
+    if together[: len(before)] != before or len(together) == len(before):
+        raise DataError(
+            f"Pair {pair.id!r}: the answer {answer!r} does not begin a new token after its prompt.\n"
+            f"  prompt:      {_show(tokenizer, before)}\n  with answer: {_show(tokenizer, together)}\n"
+            "Move a space at the end of the prompt to the start of the answer, or split elsewhere."
+        )
+    return tuple(together[len(before) :])
+
+
+def _is_cased_letter(character: str) -> bool:
+    return character.lower() != character.upper()
+
+
+def _require_known_words(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str, what: str) -> None:
+    # A begin-of-text token may double as the unknown one; written out in the text it is meant.
+    unknown = tokenizer.unk_token_id
+    expected = unknown == tokenizer.bos_token_id or str(tokenizer.unk_token) in text
+    if unknown is not None and unknown in ids and not expected:
+        raise DataError(f"{what} has words that this tokenizer does not know: {_show(tokenizer, ids)}.")
+
+
+def _show(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Tokens in brackets, long sequences shortened."""
+    shown = [f"[{token}]" for token in tokenizer.convert_ids_to_tokens(list(ids))]
+    return " ".join(shown if len(shown) <= 60 else [*shown[:40], "...", *shown[-19:]])
+
+
+def _tokenizer_of(model: Model) -> PreTrainedTokenizerBase:
+    if model.tokenizer is None:
+        raise DataError(f"{model.name} was loaded without a tokenizer; pass one: assay.load(model, tokenizer).")
+    return model.tokenizer

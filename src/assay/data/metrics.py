@@ -1,0 +1,147 @@
+"""What is measured: one number per example, read off the logits at the answer's positions.
+
+Axes: N rows (an example is measured on one or two of them), P answer positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from assay.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where and what to read, for rows of one length.
+
+    ``sign`` is -1 on rows that are teacher-forced with the wrong answer, else 1. ``wrong`` holds the
+    wrong answer's token where both answers are one token and share a row, else -1.
+    """
+
+    positions: Tensor
+    """(N, P)"""
+    tokens: Tensor
+    """(N, P)"""
+    wrong: Tensor
+    """(N, P)"""
+    sign: Tensor
+    """(N,)"""
+
+    def rows(self, index: Tensor) -> Targets:
+        return Targets(*(getattr(self, name)[index] for name in ("positions", "tokens", "wrong", "sign")))
+
+    @property
+    def pair(self) -> Tensor:
+        """(N, P, 2): the answer's and the wrong answer's token (the answer's again where there is none)."""
+        return torch.stack([self.tokens, torch.where(self.wrong < 0, self.tokens, self.wrong)], dim=-1)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A scalar of the logits, higher when the answer is more likely.
+
+    ``answers`` says what is read: ``single`` compares two single tokens; ``answer`` reads the answer
+    alone, teacher-forced; ``both`` subtracts the wrong answer's value, on a row of its own when an
+    answer has several tokens. ``reads`` says which logits are needed.
+    """
+
+    name: str
+    unit: str
+    description: str
+    answers: Literal["single", "answer", "both"]
+    reads: Literal["tokens", "vocabulary"]
+    differentiable: bool
+    row_values: Callable[[Tensor, Targets], Tensor]
+    """(N, P, 2) or (N, P, V) logits and targets to (N,); an example's value is the sum over its rows."""
+
+
+def _logit_difference(logits: Tensor, targets: Targets) -> Tensor:
+    return (logits[..., 0] - logits[..., 1]).sum(-1)
+
+
+def _token_log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
+    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+
+def _sequence_log_prob(logits: Tensor, targets: Targets) -> Tensor:
+    return _token_log_probs(logits, targets.tokens).sum(-1)
+
+
+def _log_prob_difference(logits: Tensor, targets: Targets) -> Tensor:
+    answer, wrong = targets.pair.unbind(-1)
+    shared = (_token_log_probs(logits, answer) - _token_log_probs(logits, wrong)).sum(-1)
+    return torch.where(targets.wrong[:, 0] >= 0, shared, targets.sign * _sequence_log_prob(logits, targets))
+
+
+def _prob_difference(logits: Tensor, targets: Targets) -> Tensor:
+    answer, wrong = targets.pair.unbind(-1)
+    shared = (_token_log_probs(logits, answer).exp() - _token_log_probs(logits, wrong).exp()).sum(-1)
+    alone = targets.sign * _sequence_log_prob(logits, targets).exp()
+    return torch.where(targets.wrong[:, 0] >= 0, shared, alone)
+
+
+def _exact_match(logits: Tensor, targets: Targets) -> Tensor:
+    return (logits.argmax(-1) == targets.tokens).all(-1).to(logits.dtype)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "logit-diff",
+            "logits",
+            "logit of the answer minus logit of the wrong answer, both single tokens",
+            answers="single",
+            reads="tokens",
+            differentiable=True,
+            row_values=_logit_difference,
+        ),
+        Metric(
+            "log-prob",
+            "nats",
+            "log-probability of the answer, summed over its tokens, teacher-forced",
+            answers="answer",
+            reads="vocabulary",
+            differentiable=True,
+            row_values=_sequence_log_prob,
+        ),
+        Metric(
+            "log-prob-diff",
+            "nats",
+            "log-probability of the answer minus that of the wrong answer, each summed over its tokens",
+            answers="both",
+            reads="vocabulary",
+            differentiable=True,
+            row_values=_log_prob_difference,
+        ),
+        Metric(
+            "prob-diff",
+            "probability",
+            "probability of the answer minus that of the wrong answer",
+            answers="both",
+            reads="vocabulary",
+            differentiable=True,
+            row_values=_prob_difference,
+        ),
+        Metric(
+            "exact-match",
+            "fraction",
+            "1 if greedy decoding gives the whole answer, else 0 (for interventions; it has no gradient)",
+            answers="answer",
+            reads="vocabulary",
+            differentiable=False,
+            row_values=_exact_match,
+        ),
+    )
+}
+
+
+def metric_named(name: str) -> Metric:
+    if name not in METRICS:
+        raise OptionError(f"There is no metric {name!r}. Choose one of {', '.join(METRICS)}.")
+    return METRICS[name]

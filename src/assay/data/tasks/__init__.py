@@ -1,0 +1,76 @@
+"""Tasks: named makers of prompt pairs. ``assay.tasks.ioi(model, n=16)``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.data.pairs import PromptPairs, read_jsonl
+from assay.data.tasks.ioi import ioi
+from assay.data.tasks.sequences import reverse, sort
+from assay.errors import DataError, OptionError
+from assay.model import Model
+
+__all__ = ["TASKS", "Task", "ioi", "make_pairs", "reverse", "sort"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A named maker of pairs; its options are the maker's keyword arguments beyond ``n`` and ``seed``."""
+
+    name: str
+    description: str
+    metric: str
+    make: Callable[..., PromptPairs]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return tuple(name for name in inspect.signature(self.make).parameters if name not in ("model", "n", "seed"))
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("ioi", "indirect object identification; corruptions abc, swap, random-token", "logit-diff", ioi),
+        Task("sort", "sort integers (for sequence-sort)", "log-prob-diff", sort),
+        Task("reverse", "reverse integers (for sequence-reverse)", "log-prob-diff", reverse),
+    )
+}
+
+
+def make_pairs(model: Model, task: str, n: int | None = 16, seed: int = 0, **options: Any) -> PromptPairs:
+    """Pairs of a named task, or of a JSONL file (its first ``n``; all of it if ``n`` is None).
+
+    Raises:
+        OptionError: an unknown task, or an option that it does not have.
+        DataError: an unreadable file.
+    """
+    if n is not None and n < 1:
+        raise OptionError(f"--n must be at least 1, not {n}.")
+    given = {name: value for name, value in options.items() if value is not None}
+    if task in TASKS:
+        for name in given:
+            if name not in TASKS[task].options:
+                raise OptionError(f"The task {task} has no option --{name}.")
+        return TASKS[task].make(model, n=16 if n is None else n, seed=seed, **given)
+    require_task(task)
+    if given:
+        raise OptionError(f"A file of prompts has no option --{next(iter(given))}.")
+    pairs = read_jsonl(task)
+    return pairs if n is None else pairs[:n]
+
+
+def require_task(task: str) -> None:
+    """Raise unless ``task`` names a task or a prompt file, before anything slow has begun."""
+    if task in TASKS:
+        return
+    path = Path(task)
+    if path.suffix != ".jsonl":
+        if path.exists():
+            raise DataError(f"{task} is not a .jsonl file. Prompts are read from JSON Lines: one JSON object per line.")
+        raise OptionError(f"There is no task {task!r}. Choose one of {', '.join(TASKS)}, or give a .jsonl file.")
+    if not path.is_file():
+        raise DataError(f"There is no file {task}.")

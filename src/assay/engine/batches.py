@@ -1,0 +1,105 @@
+"""Rows of one length side by side, as many as the memory budget allows."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from assay.data.encoding import Row
+from assay.data.metrics import Targets
+from assay.errors import OptionError
+from assay.model import Model
+
+Direction = Literal["denoise", "noise", "ablation"]
+DEFAULT_MEMORY = "2G"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """R rows of T tokens that first differ from their source at position ``start``."""
+
+    base: Tensor
+    """(R, T) token ids of the run that is patched."""
+    source: Tensor
+    """(R, T) token ids of the run that activations come from."""
+    start: int
+    targets: Targets
+    examples: Tensor
+    """(R,) which example each row belongs to."""
+
+    @property
+    def rows(self) -> int:
+        return self.base.shape[0]
+
+    @property
+    def positions(self) -> int:
+        return self.base.shape[1]
+
+
+def make_batches(model: Model, rows: Sequence[Row], direction: Direction, memory: int) -> list[Batch]:
+    """Group rows by length and first difference, and cut the groups to the memory budget in bytes.
+
+    Equal lengths need no padding, and a common start lets replay leave out the positions before it.
+    """
+    groups: defaultdict[tuple[int, int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[len(row.clean), row.first_difference, len(row.positions)].append(row)
+    batches = []
+    for (length, start, _), members in groups.items():
+        most = max(1, memory // recording_bytes(model, length))
+        for first in range(0, len(members), most):
+            batches.append(_batch(model, members[first : first + most], start, direction))
+    return batches
+
+
+def _batch(model: Model, rows: Sequence[Row], start: int, direction: Direction) -> Batch:
+    def tensor(values: list[tuple[int, ...]] | list[int]) -> Tensor:
+        return torch.tensor(values, device=model.device)
+
+    clean, corrupted = tensor([row.clean for row in rows]), tensor([row.corrupted for row in rows])
+    base, source = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
+    tokens = tensor([row.tokens for row in rows])
+    targets = Targets(
+        positions=tensor([row.positions for row in rows]),
+        tokens=tokens,
+        wrong=tensor([row.wrong for row in rows]).unsqueeze(1).expand_as(tokens),
+        sign=tensor([row.sign for row in rows]),
+    )
+    return Batch(base, source, start, targets, tensor([row.example for row in rows]))
+
+
+def parse_memory(text: str) -> int:
+    """``"2G"`` or ``"500M"`` in bytes.
+
+    Raises:
+        OptionError: anything else, or less than 16 MB.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG])i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise OptionError(f"--memory takes a size such as 500M or 2G, not {text!r}.")
+    size = int(float(match[1]) * {"M": 1 << 20, "G": 1 << 30}[match[2].upper()])
+    if size < 16 << 20:
+        raise OptionError(f"--memory {text} is too little to work with; give at least 16M.")
+    return size
+
+
+def recording_bytes(model: Model, positions: int) -> int:
+    """Roughly what one row of a base and a source recording take, with the graph of a gradient run."""
+    per_token = 12 * model.d_model + 6 * model.d_mlp + 8 * model.n_heads * model.d_head
+    per_row: int = model.n_layers * positions * (per_token + 4 * model.n_heads * positions)
+    return per_row * int(model.dtype.itemsize) + 3 * positions * model.vocab_size * 4
+
+
+def lane_bytes(model: Model, positions: int, keys: int, answer_positions: int, whole_vocabulary: bool) -> int:
+    """Roughly what one patched sequence takes while it passes through a layer and the unembedding."""
+    per_token = 6 * model.d_model + 3 * model.d_mlp + 4 * model.n_heads * (model.d_head + keys)
+    cache = 4 * keys * model.n_kv_heads * model.d_head
+    logits = 3 * answer_positions * model.vocab_size if whole_vocabulary else 0
+    numbers: int = positions * per_token + cache + logits
+    return numbers * max(4, model.dtype.itemsize)

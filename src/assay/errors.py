@@ -1,0 +1,28 @@
+"""What assay raises when it cannot give a number that it would stand behind.
+
+Every message says what is wrong, where, and what to do. The command line prints it and exits with 2.
+"""
+
+
+class AssayError(Exception):
+    """Base of every error that a user can cause and mend."""
+
+
+class ModelError(AssayError):
+    """The model cannot be loaded, is of an unsupported kind, or fails a check."""
+
+
+class DataError(AssayError):
+    """Prompts, answers or a task that cannot be used as they are."""
+
+
+class OptionError(AssayError):
+    """An option that does not exist or does not fit the others."""
+
+
+class StoreError(AssayError):
+    """A run folder that cannot be read or written."""
+
+
+class InterventionError(AssayError):
+    """An intervention that did not fire, or a replay that does not reproduce the model."""

@@ -1,0 +1,19 @@
+"""The methods, one file each, named as their papers name them."""
+
+from assay.methods.activation_patching import activation_patching
+from assay.methods.attribution_patching import attribution_patching
+from assay.methods.mean_ablation import mean_ablation
+from assay.methods.method import Method
+from assay.methods.random_scores import random_scores
+from assay.methods.registry import METHODS
+from assay.methods.zero_ablation import zero_ablation
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "activation_patching",
+    "attribution_patching",
+    "mean_ablation",
+    "random_scores",
+    "zero_ablation",
+]

@@ -1,0 +1,6 @@
+"""A Hugging Face causal language model seen as a residual stream and its components."""
+
+from assay.model.loading import load
+from assay.model.model import Layer, Model
+
+__all__ = ["Layer", "Model", "load"]

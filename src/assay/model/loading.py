@@ -1,0 +1,201 @@
+"""From whatever a user has in hand to a checked `Model`."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from assay.errors import ModelError, OptionError
+from assay.model.catalogue import CATALOGUE
+from assay.model.checks import require_sound
+from assay.model.families import family_of
+from assay.model.model import Model
+from assay.model.wheels import cache_folder, dequantise, dequantised_folder, sha256_of
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load(
+    source: str | Path | PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    dtype: str | torch.dtype = "float32",
+    device: str | torch.device = "cpu",
+    revision: str | None = None,
+    check: bool = True,
+) -> Model:
+    """Load a causal language model and check that assay sees it as it is.
+
+    Args:
+        source: a short name (``assay list models``), a local Hugging Face folder, a GGUF file, a hub id,
+            or a ``PreTrainedModel`` already in memory (used as it is: dtype, device and revision do not apply).
+        tokenizer: needed with a ``PreTrainedModel`` whose prompts are text.
+        dtype: of the weights: float32 (default, whatever the checkpoint holds), float64, bfloat16 or float16.
+        device: a torch device.
+        revision: of a hub id: branch, tag or commit.
+        check: run the checks of `assay.model.checks` that ``assay doctor`` prints.
+
+    Raises:
+        ModelError: unknown source, unsupported architecture, or a failed check.
+        OptionError: an unknown dtype or device.
+    """
+    if isinstance(source, PreTrainedModel):
+        name = str(getattr(source.config, "_name_or_path", "") or type(source).__name__)
+        model = Model(source, tokenizer, name=name, origin={"kind": "in memory"})
+    else:
+        model = _load_from(str(source), tokenizer, _dtype(dtype), _device(device), revision)
+    if check:
+        require_sound(model)
+    return model
+
+
+def fingerprint(source: str, revision: str | None = None) -> dict[str, str]:
+    """What identifies a source before anything is loaded: content hashes where the content is at hand."""
+    if source in CATALOGUE and not CATALOGUE[source].folder:
+        return {"model": source, "sha256": CATALOGUE[source].gguf_sha256}
+    folder = CATALOGUE[source].folder if source in CATALOGUE else None
+    path = folder or Path(source).expanduser()
+    if path.is_file():
+        return {"model": source, "sha256": sha256_of(path)}
+    if path.is_dir():
+        files = sorted(
+            file for file in path.iterdir() if file.suffix in {".safetensors", ".json", ".bin", ".model", ".txt"}
+        )
+        return {"model": source, **{file.name: sha256_of(file) for file in files}}
+    return {"model": source, "revision": revision or "main"}
+
+
+def _load_from(
+    source: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    revision: str | None,
+) -> Model:
+    entry = CATALOGUE.get(source)
+    if entry is not None:
+        folder = entry.folder or dequantised_folder(entry)
+        return _load_folder(folder, source, {"kind": "short name", **fingerprint(source)}, tokenizer, dtype, device)
+    path = Path(source).expanduser()
+    if path.suffix == ".gguf" or path.is_file():
+        return _load_gguf(path, source, tokenizer, dtype, device)
+    if path.is_dir():
+        return _load_folder(path, source, {"kind": "folder", "path": str(path)}, tokenizer, dtype, device)
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
+        names = ", ".join(CATALOGUE)
+        raise ModelError(
+            f"There is no model {source!r}: no such folder or file, and not a short name ({names}). "
+            "A hub id has the form owner/name."
+        )
+    origin = {"kind": "hub", "revision": revision or "main"}
+    return _load_folder(source, source, origin, tokenizer, dtype, device, revision)
+
+
+def _load_gguf(
+    path: Path, name: str, tokenizer: PreTrainedTokenizerBase | None, dtype: torch.dtype, device: torch.device
+) -> Model:
+    if not path.is_file():
+        raise ModelError(f"There is no file {path}.")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ModelError(f"{path} is not a GGUF file. Give a folder, a GGUF file, a hub id or a short name.")
+    digest = sha256_of(path)
+    folder = cache_folder() / "models" / f"gguf-{digest[:16]}"
+    if not (folder / "config.json").is_file():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".gguf-") as scratch:
+                dequantise(path.resolve(), Path(scratch) / "converted")
+                (Path(scratch) / "converted").rename(folder)
+        except OSError as error:
+            raise ModelError(f"Cannot keep the dequantised {path.name} in {folder.parent}: {error}") from error
+    return _load_folder(folder, name, {"kind": "gguf", "path": str(path), "sha256": digest}, tokenizer, dtype, device)
+
+
+def _load_folder(
+    location: str | Path,
+    name: str,
+    origin: dict[str, str],
+    tokenizer: PreTrainedTokenizerBase | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    revision: str | None = None,
+) -> Model:
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if isinstance(location, Path):
+        options["local_files_only"] = True
+        if not (location / "config.json").is_file():
+            raise ModelError(f"{location} has no config.json, so it is not a Hugging Face model folder.")
+    elif revision:
+        options["revision"] = revision
+    with _quiet_transformers():
+        config = _attempt(lambda: AutoConfig.from_pretrained(location, **options), name, "configuration")
+        family_of(config)  # refuse by name before anything large is read
+        if getattr(config, "quantization_config", None) is not None:
+            raise ModelError(f"{name} has quantised weights. Load a full-precision copy of it instead.")
+        hf, report = _attempt(
+            lambda: AutoModelForCausalLM.from_pretrained(location, dtype=dtype, output_loading_info=True, **options),
+            name,
+            "weights",
+        )
+        if tokenizer is None:
+            tokenizer = _attempt(lambda: AutoTokenizer.from_pretrained(location, **options), name, "tokenizer")
+    missing = sorted(report.get("missing_keys", ()))
+    if missing:
+        raise ModelError(
+            f"The checkpoint of {name} lacks {len(missing)} weights, for example {missing[0]!r}. They would be random."
+        )
+    commit = getattr(hf.config, "_commit_hash", None)
+    if commit:
+        origin = {**origin, "commit": commit}
+    try:
+        hf = hf.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise OptionError(f"Cannot put {name} on device {str(device)!r}: {error}") from error
+    return Model(hf.eval(), tokenizer, name=name, origin=origin)
+
+
+def _attempt(load_part: Any, name: str, part: str) -> Any:
+    try:
+        return load_part()
+    except Exception as error:  # the readers of many formats and architectures raise whatever they like
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"The {part} of {name!r} cannot be loaded: {reason[:300]}") from error
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"There is no device {device!r}: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Loading bars and advice of transformers stay out of our output; its errors do not."""
+    verbosity = transformers.logging.get_verbosity()
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    try:
+        transformers.logging.set_verbosity(logging.ERROR)
+        transformers.utils.logging.disable_progress_bar()
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        if bars:
+            transformers.utils.logging.enable_progress_bar()

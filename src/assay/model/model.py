@@ -1,0 +1,266 @@
+"""A Hugging Face causal language model, wrapped: never copied, never rewritten."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import output_capturing
+
+from assay.errors import ModelError
+from assay.model.families import Family, family_of
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer and the modules that assay needs to find in it."""
+
+    index: int
+    module: nn.Module
+    attention: nn.Module
+    output_projection: nn.Module
+    mlp: nn.Module
+    attention_contribution: nn.Module
+    mlp_contribution: nn.Module
+
+    @property
+    def has_attention_post_norm(self) -> bool:
+        return self.attention_contribution is not self.attention
+
+
+class Model:
+    """A causal language model and its tokenizer, seen as residual stream plus components.
+
+    Args:
+        hf: a ``PreTrainedModel`` with a causal language-modelling head.
+        tokenizer: its tokenizer; ``None`` if prompts come as token ids only.
+        name: what to call it in tables and run folders.
+        origin: where it came from (path, hub id and commit, or short name), stored with every run.
+
+    Raises:
+        ModelError: unsupported architecture, or modules that are not where the family table says.
+    """
+
+    def __init__(
+        self,
+        hf: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        name: str,
+        origin: dict[str, str] | None = None,
+    ) -> None:
+        self.hf = hf
+        self.tokenizer = tokenizer
+        self.name = name
+        self.origin = origin or {}
+        self.config = hf.config
+        self.family: Family = family_of(hf.config)
+        if hf.get_output_embeddings() is None:
+            raise ModelError(f"{type(hf).__name__} has no language-modelling head. Load it with AutoModelForCausalLM.")
+        self.layers = [self._find_layer(i, module) for i, module in enumerate(self._find_layers())]
+        self.n_layers = len(self.layers)
+        self.n_heads: int = self.config.num_attention_heads
+        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or self.n_heads
+        self.d_model: int = self.config.hidden_size
+        self.vocab_size: int = self.unembedding.weight.shape[0]
+        projection_width = _weight_in_out(self.layers[0].output_projection).shape[0]
+        if projection_width % self.n_heads:
+            raise ModelError(
+                f"The attention output is {projection_width} wide, not a multiple of {self.n_heads} heads."
+            )
+        self.d_head = projection_width // self.n_heads
+        self.d_mlp: int = getattr(self.config, "intermediate_size", None) or 4 * self.d_model
+
+    # Structure
+
+    def _find_layers(self) -> nn.ModuleList:
+        layers = _submodule(self.hf, self.family.layers)
+        expected = self.config.num_hidden_layers
+        if not isinstance(layers, nn.ModuleList) or len(layers) != expected:
+            raise ModelError(
+                f"{self.family.name}: expected {expected} decoder layers at {self.family.layers!r}, "
+                f"found {len(layers) if isinstance(layers, nn.ModuleList) else type(layers).__name__}."
+            )
+        return layers
+
+    def _find_layer(self, index: int, module: nn.Module) -> Layer:
+        family = self.family
+        attention = _submodule(module, family.attention)
+        if getattr(attention, "layer_idx", None) != index:
+            raise ModelError(
+                f"{family.name}: the attention module of layer {index} carries "
+                f"layer_idx={getattr(attention, 'layer_idx', None)}; assay needs them to agree."
+            )
+        return Layer(
+            index=index,
+            module=module,
+            attention=attention,
+            output_projection=_submodule(attention, family.output_projection),
+            mlp=_submodule(module, family.mlp),
+            attention_contribution=_submodule(module, family.attention_contribution),
+            mlp_contribution=_submodule(module, family.mlp_contribution),
+        )
+
+    @property
+    def final_norm(self) -> nn.Module:
+        return _submodule(self.hf, self.family.final_norm)
+
+    @property
+    def unembedding(self) -> nn.Linear:
+        return cast(nn.Linear, self.hf.get_output_embeddings())
+
+    @property
+    def device(self) -> torch.device:
+        return self.unembedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.unembedding.weight.dtype
+
+    @property
+    def context_length(self) -> int | None:
+        return getattr(self.config, "max_position_embeddings", None)
+
+    # Pieces of the forward pass
+
+    def logits(self, residual: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Logits at the given residual-stream positions, in float32 or better.
+
+        Args:
+            residual: (..., d_model), after the last layer and before the final norm.
+            tokens: token ids (..., n) whose logits are wanted; all of the vocabulary if None. Reading
+                only these rows of W_U saves most of the work of a logit difference.
+
+        Returns:
+            (..., n) or (..., vocabulary).
+        """
+        normed: Tensor = self.final_norm(residual)
+        head = self.unembedding
+        logits: Tensor
+        if tokens is None or _has_hooks(head) or type(head) is not nn.Linear:
+            logits = head(normed)
+            logits = logits if tokens is None else logits.gather(-1, tokens)
+        else:
+            logits = (head.weight[tokens] @ normed.unsqueeze(-1)).squeeze(-1)
+            if head.bias is not None:
+                logits = logits + head.bias[tokens]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        softcap = self.family.logit_softcap and getattr(self.config, self.family.logit_softcap, None)
+        return softcap * torch.tanh(logits / softcap) if softcap else logits
+
+    def head_contributions(self, layer: int, z_BTHD: Tensor) -> Tensor:
+        """What each head adds to the residual stream: (B, T, H, d_model). Biases belong to no head.
+
+        Under a post-norm with scale w and factor s the contribution is ``w * (z_h W_O) / s``, with s of
+        the full attention output, so that contributions sum exactly (up to biases).
+        """
+        found = self.layers[layer]
+        weight = _weight_in_out(found.output_projection).view(self.n_heads, self.d_head, self.d_model)
+        parts: Tensor = torch.einsum("bthd,hdm->bthm", z_BTHD, weight)
+        if not found.has_attention_post_norm:
+            return parts
+        full = found.output_projection(z_BTHD.flatten(2))
+        norm = found.attention_contribution
+        epsilon = _norm_epsilon(norm)
+        # The scale w is read off the norm's answer to a vector of ones: w / sqrt(1 + epsilon).
+        scale = norm(torch.ones_like(full[:1, :1])) * (1 + epsilon) ** 0.5
+        factor = (full.square().mean(-1, keepdim=True) + epsilon).sqrt()
+        scaled: Tensor = parts * (scale / factor).unsqueeze(2)
+        return scaled
+
+    # Guards
+
+    def modules_in_training_mode(self) -> list[tuple[str, nn.Module]]:
+        return [(name, module) for name, module in self.hf.named_modules() if module.training]
+
+    def require_eval_mode(self) -> None:
+        """Raise, naming the module, if dropout could make two runs differ."""
+        training = self.modules_in_training_mode()
+        if not training:
+            return
+        dropouts = [name for name, module in training if isinstance(module, nn.Dropout) and module.p > 0]
+        where = dropouts[0] if dropouts else training[0][0]
+        raise ModelError(
+            f"Module {where or type(self.hf).__name__!r} is in training mode"
+            f"{' with active dropout' if dropouts else ''}. Call model.eval() first."
+        )
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Weights need no gradient inside; each parameter gets its own setting back."""
+        trainable = [parameter for parameter in self.hf.parameters() if parameter.requires_grad]
+        try:
+            for parameter in trainable:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+
+    @property
+    def has_foreign_hooks(self) -> bool:
+        """Whether somebody's hooks sit on or in a decoder layer."""
+        return any(_has_hooks(module) for layer in self.layers for module in layer.module.modules())
+
+    # Identity
+
+    @cached_property
+    def weight_hash(self) -> str:
+        """SHA-256 over names, dtypes, shapes and bytes of all weights."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.hf.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            digest.update(memoryview(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()))
+        return digest.hexdigest()
+
+    @cached_property
+    def tokenizer_hash(self) -> str | None:
+        """SHA-256 over the vocabulary and, where there is one, the fast tokenizer's whole definition."""
+        if self.tokenizer is None:
+            return None
+        backend: Any = getattr(self.tokenizer, "backend_tokenizer", None)
+        definition = backend.to_str() if backend is not None else str(sorted(self.tokenizer.get_vocab().items()))
+        return hashlib.sha256(definition.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return (
+            f"Model({self.name!r}, {self.family.name}, {self.n_layers} layers x {self.n_heads} heads, "
+            f"d_model {self.d_model}, {str(self.dtype).removeprefix('torch.')} on {self.device})"
+        )
+
+
+def _submodule(root: nn.Module, path: str) -> nn.Module:
+    try:
+        return root.get_submodule(path)
+    except AttributeError as error:
+        raise ModelError(f"{type(root).__name__} has no module at {path!r}; is it a causal LM?") from error
+
+
+def _weight_in_out(projection: nn.Module) -> Tensor:
+    """The projection's weight as (inputs, outputs), whichever way the class stores it."""
+    weight = cast(Tensor, projection.weight)
+    if isinstance(projection, Conv1D):
+        return weight
+    if isinstance(projection, nn.Linear):
+        return weight.T
+    raise ModelError(f"The attention output projection is a {type(projection).__name__}; expected a linear map.")
+
+
+def _norm_epsilon(norm: nn.Module) -> float:
+    for attribute in ("eps", "variance_epsilon"):
+        if hasattr(norm, attribute):
+            return float(cast(float, getattr(norm, attribute)))
+    raise ModelError(f"{type(norm).__name__} has no epsilon; its post-norm cannot be split between heads.")
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether a forward hook of the user's sits on the module (transformers leaves idle ones of its own)."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return any(getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)

@@ -1,0 +1,55 @@
+"""The page: one file that opens offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jinja2
+import plotly.graph_objects as go
+import plotly.offline
+from markupsafe import Markup
+
+from assay.data.baseline import standard_error
+from assay.report import figures, words
+from assay.scores import Scores
+
+EXAMPLES_SHOWN = 6
+COMPONENTS_SHOWN = 30
+
+
+def write_page(scores: Scores, path: str | Path) -> None:
+    """Write the page of a run: map, bars, top components, baseline with prompts, how to reproduce it."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["signed"] = "{:+.4g}".format
+    environment.filters["short"] = "{:.2g}".format
+    page = environment.get_template("scores.html").render(
+        scores=scores,
+        words=words,
+        standard_error=standard_error,
+        plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
+        head_map=_embed(figures.head_map(scores), "head-map"),
+        mlp_bars=_embed(figures.mlp_bars(scores), "mlp-bars"),
+        top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
+        examples=list(zip(scores.pairs, scores.baseline.clean, scores.baseline.corrupted, strict=True))[
+            :EXAMPLES_SHOWN
+        ],
+        details={
+            "configuration": scores.configuration,
+            "cost": scores.cost,
+            "provenance": scores.provenance,
+        },
+        to_json=lambda value: json.dumps(value, indent=2, ensure_ascii=False),
+    )
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _embed(figure: go.Figure | None, name: str) -> Markup | None:
+    if figure is None:
+        return None
+    div: str = figure.to_html(
+        full_html=False, include_plotlyjs=False, div_id=name, config={"displaylogo": False, "responsive": True}
+    )
+    return Markup(div)

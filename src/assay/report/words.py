@@ -1,0 +1,73 @@
+"""Sentences that terminal and page share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from assay.data.baseline import Baseline
+from assay.scores import Scores
+
+DIRECTIONS = {
+    "denoise": "Each component's clean activation is put into the corrupted run; positive = it restores the answer.",
+    "noise": "Each component's corrupted activation is put into the clean run; importance is the drop it causes.",
+    "ablation": "Each component is ablated in the clean run; importance is the drop this causes.",
+}
+
+
+def question(scores: Scores) -> str:
+    kinds = " and ".join(dict.fromkeys({"heads": "heads", "mlps": "MLPs"}[c.site] for c in scores.components))
+    return f"Which {kinds} of {scores.provenance['model']['name']} drive {scores.pairs.task}?"
+
+
+def answer(scores: Scores) -> str:
+    """The result in a sentence or two, with its unit and how it was obtained."""
+    if not scores.estimates_effect:
+        return "These scores are random: a yardstick for other methods, not a result."
+    size = np.abs(scores.importance)
+    k = min(10, len(size))
+    total = size.sum()
+    share = f"{np.sort(size)[::-1][:k].sum() / total:.0%}" if total > 0 else "none"
+    first = scores.components[int(size.argmax())].name
+    value = scores.importance[int(size.argmax())]
+    how = (
+        "every value was measured by intervention"
+        if scores.exact
+        else "first-order estimates, none checked by intervention"
+    )
+    return (
+        f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
+        f"the largest is {first} with {value:+.3g} {scores.unit} ({how})."
+    )
+
+
+def meaning(scores: Scores) -> str:
+    """What the numbers are: direction, unit, error."""
+    if not scores.estimates_effect:
+        return "Standard normal draws; they have no unit and no direction."
+    return (
+        f"{DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
+        f"{len(scores.pairs)} prompt pairs; ± is the standard error over prompts."
+    )
+
+
+def cost(scores: Scores) -> str:
+    spent = scores.cost
+    seconds = sum(spent["seconds"].values())
+    line = f"{spent['forward_equivalents']:.1f} forward-equivalents, {seconds:.1f} s"
+    if spent["interventions"]:
+        line += f" ({spent['interventions']} patched sequences)"
+    return line
+
+
+def caution(baseline: Baseline) -> str | None:
+    """A warning if the model mostly fails at the task that its parts are scored for."""
+    if baseline.clean_right.mean() >= 0.5:
+        return None
+    return (
+        f"Caution: greedy decoding answers only {accuracy(baseline.clean_right)} of the clean prompts right. The "
+        "scores say what moves the metric, not how the model does the task."
+    )
+
+
+def accuracy(values: np.ndarray) -> str:
+    return f"{values.mean():.0%}"

@@ -1,0 +1,1 @@
+"""Training of the small sequence models that the package carries."""

@@ -1,0 +1,246 @@
+"""The command line, from arguments to exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import assay
+from assay.cli import main
+from assay.errors import AssayError
+from conftest import tiny_model, tiny_tokenizer
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run ``assay ...`` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["assay", *arguments])
+        try:
+            main()
+            code = 0
+        except SystemExit as ending:
+            code = int(ending.code or 0)
+        return Ended(code, *capsys.readouterr())
+
+    return call
+
+
+def test_demo_shows_and_keeps_its_result(run: Run, tmp_path: Path) -> None:
+    ended = run("demo")
+    assert ended.code == 0
+    assert "greedy answer right" in ended.out
+    assert "L0 MLP" in ended.out
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "report.html").is_file()
+    scores = assay.Scores.load(folder)
+    assert len(scores.components) == 20
+    assert scores.provenance["command"].startswith("assay score sequence-sort --task sort")
+    again = run("demo")
+    assert again.code == 0
+    assert "finished already" in again.out
+    assert "L0 MLP" in again.out
+
+
+def test_the_stored_command_makes_the_same_run(run: Run, tmp_path: Path) -> None:
+    arguments = ("score", "sequence-sort", "--task", "sort", "--n", "4", "--length", "3", "--method", "zero-ablation")
+    assert run(*arguments, "--out", "first").code == 0
+    first = assay.Scores.load("first")
+    command = first.provenance["command"].replace("--out first", "--out second").split()[1:]
+    assert run(*command).code == 0
+    second = assay.Scores.load("second")
+    assert second.configuration == first.configuration
+    assert (second.values == first.values).all()
+
+
+def test_show_as_table_and_as_json(run: Run) -> None:
+    run("score", "sequence-sort", "--task", "sort", "--n", "3", "--out", "folder")
+    assert "L0 MLP" in run("show", "folder", "--top", "3").out
+    shown = json.loads(run("show", "folder", "--top", "3", "--json").out)
+    assert [row["component"] for row in shown["top"]] == list(assay.Scores.load("folder").top(3)["component"])
+    assert shown["unit"] == "nats"
+
+
+def test_another_configuration_is_refused_with_the_difference(run: Run) -> None:
+    assert run("score", "sequence-sort", "--task", "sort", "--n", "3", "--out", "folder").code == 0
+    ended = run("score", "sequence-sort", "--task", "sort", "--n", "4", "--out", "folder")
+    assert ended.code == 2
+    assert "n: 3 there, 4 now" in ended.err
+
+
+def test_an_edited_prompt_file_is_another_configuration(run: Run, tmp_path: Path) -> None:
+    line = {"clean": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "answer": " 1 2 END", "wrong_answer": " 3 4 END"}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(line))
+    assert run("score", "sequence-sort", "--task", "mine.jsonl", "--out", "folder").code == 0
+    (tmp_path / "mine.jsonl").write_text(json.dumps({**line, "clean": "START 2 1 SEP"}))
+    ended = run("score", "sequence-sort", "--task", "mine.jsonl", "--out", "folder")
+    assert (ended.code, "sha256" in ended.err) == (2, True)
+
+
+def test_a_model_that_cannot_tell_them_apart_stops_the_run(run: Run, tmp_path: Path) -> None:
+    line = {"clean": "START 1 2 SEP", "corrupted": "START 1 2 SEP", "answer": " 1 2 END", "wrong_answer": " 2 1 END"}
+    (tmp_path / "same.jsonl").write_text(json.dumps(line))
+    ended = run("score", "sequence-sort", "--task", "same.jsonl", "--out", "folder")
+    assert (ended.code, "does not tell clean from corrupted" in ended.err) == (2, True)
+    assert "difference" in ended.out, "the baseline is shown all the same"
+    assert not (tmp_path / "folder").exists()
+    assert run("score", "sequence-sort", "--task", "same.jsonl", "--out", "folder", "--force").code == 0
+    assert (assay.Scores.load("folder").values == 0).all()
+
+
+def test_a_model_that_is_often_wrong_earns_a_caution(run: Run) -> None:
+    assert "Caution" in run("score", "sequence-reverse", "--task", "sort", "--n", "4").out
+    assert "Caution" not in run("demo").out
+
+
+def test_doctor_passes_the_bundled_models(run: Run) -> None:
+    for name in ("sequence-sort", "sequence-reverse"):
+        ended = run("doctor", name, "--json")
+        found = json.loads(ended.out)
+        assert (ended.code, found["sound"]) == (0, True)
+        assert [check["name"] for check in found["checks"]] == [
+            "eval mode", "logit parity", "residual identity", "head contributions", "padding", "batching",
+            "self-patch identity",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["tasks", "methods", "models", "sites", "metrics"])
+def test_lists(kind: str, run: Run) -> None:
+    expected = {
+        "tasks": "ioi", "methods": "mean-ablation", "models": "smollm2-135m", "sites": "mlps", "metrics": "prob-diff",
+    }  # fmt: skip
+    ended = run("list", kind)
+    assert ended.code == 0
+    assert expected[kind] in ended.out
+
+
+SORT = ("score", "sequence-sort", "--task", "sort")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("score", "no-such-model", "--task", "sort"), "There is no model 'no-such-model'"),
+        (("score", "./nothing", "--task", "sort"), "There is no model './nothing'"),
+        (("score", "missing.gguf", "--task", "sort"), "There is no file missing.gguf"),
+        (("score", "sequence-sort", "--task", "sorting"), "There is no task 'sorting'"),
+        (("score", "sequence-sort", "--task", "none.jsonl"), "There is no file none.jsonl"),
+        ((*SORT, "--sites", "heads,neuron"), "There is no site 'neuron'"),
+        ((*SORT, "--sites", "heads,heads"), "once"),
+        ((*SORT, "--sites", ""), "--sites"),
+        ((*SORT, "--method", "patching"), "There is no method 'patching'"),
+        ((*SORT, "--metric", "accuracy"), "There is no metric 'accuracy'"),
+        ((*SORT, "--method", "attribution-patching", "--metric", "exact-match"), "needs a gradient"),
+        ((*SORT, "--direction", "up"), "There is no direction 'up'"),
+        ((*SORT, "--method", "zero-ablation", "--direction", "noise"), "takes no --direction"),
+        ((*SORT, "--mean", "all"), "--mean"),
+        ((*SORT, "--method", "mean-ablation"), "--mean all-positions"),
+        ((*SORT, "--dtype", "int8"), "There is no dtype 'int8'"),
+        ((*SORT, "--device", "gpu"), "There is no device 'gpu'"),
+        ((*SORT, "--memory", "lots"), "--memory"),
+        ((*SORT, "--n", "0"), "at least 1"),
+        ((*SORT, "--top", "0"), "at least 1"),
+        ((*SORT, "--length", "40"), "length from 1 to 11"),
+        ((*SORT, "--corruption", "abc"), "no option --corruption"),
+        ((*SORT, "--metric", "logit-diff"), "compares single tokens"),
+        (("score", "sequence-sort", "--task", "ioi"), "knows 0 of"),
+        (("list", "people"), "not 'people'"),
+        (("show", "nowhere"), "There is no folder nowhere"),
+        (("show", "."), "not a run folder"),
+        (("doctor", "no-such-model"), "There is no model"),
+        ((*SORT, "--out", "/proc/assay/run"), "Cannot write"),
+    ],
+)
+def test_bad_input_is_one_readable_error(arguments: tuple[str, ...], complaint: str, run: Run, tmp_path: Path) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert complaint in " ".join(ended.err.split())
+    assert "Traceback" not in ended.err
+    assert len(ended.err.splitlines()) < 24
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [("score",), (*SORT, "--oops", "1"), (*SORT, "--n", "many"), ("scores",)])
+def test_usage_errors_exit_with_2(arguments: tuple[str, ...], run: Run) -> None:
+    ended = run(*arguments)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+
+
+def test_folders_that_are_no_causal_language_model(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    assert "no config.json" in run("doctor", str(folder)).err
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    assert "'bert' is not supported" in run("doctor", str(folder)).err
+    (folder / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
+    ended = run("doctor", str(folder))
+    assert (ended.code, "encoder-decoder" in ended.err) == (2, True)
+    (folder / "config.json").write_text("{}")
+    assert run("doctor", str(folder)).code == 2
+
+
+def test_incomplete_and_text_free_checkpoints_are_refused(run: Run, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    tiny_model("llama", torch.float32).save_pretrained(folder)
+    assert "tokenizer" in run("doctor", str(folder)).err
+    tiny_tokenizer().save_pretrained(folder)
+    assert run("doctor", str(folder)).code == 0
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    ended = run("doctor", str(folder))
+    assert (ended.code, "model.layers.1.mlp.up_proj.weight" in ended.err) == (2, True)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:1000])
+    ended = run("doctor", str(folder))
+    assert (ended.code, "weights" in ended.err) == (2, True)
+
+
+def test_a_broken_model_fails_the_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from assay.model import model as module
+
+    normal = module.Model.logits
+    monkeypatch.setattr(module.Model, "logits", lambda self, *rest: normal(self, *rest) * 1.01)
+    ended = run("doctor", "sequence-sort", "--json")
+    assert ended.code == 1
+    failed = [check["name"] for check in json.loads(ended.out)["checks"] if not check["passed"]]
+    assert "logit parity" in failed
+    assert run("score", "sequence-sort", "--task", "sort").code == 2
+
+
+def test_traceback_only_when_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASSAY_TRACEBACK", raising=False)
+    assert run("show", "nowhere").code == 2
+    with pytest.raises(AssayError):
+        run("--traceback", "show", "nowhere")
+
+
+def test_interrupt_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("assay.cli.score.write_page", interrupt)
+    ended = run(*SORT, "--n", "2", "--out", "folder")
+    assert (ended.code, "nothing was written" in ended.err) == (130, True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,63 @@
+"""The page: complete, offline, and safe against what prompts contain."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import assay
+from assay.data import PromptPair, PromptPairs
+from assay.report import write_page
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = assay.load("sequence-sort")
+    scores = assay.activation_patching(model, assay.tasks.sort(model, n=3))
+    pairs = PromptPairs(tuple(PromptPair(EVIL, EVIL, EVIL, EVIL) for _ in range(3)), task=EVIL, metric="log-prob-diff")
+    scores = assay.Scores(**{**vars(scores), "pairs": pairs})
+    scores.provenance["model"]["name"] = EVIL
+    scores.provenance["command"] = f"assay score {EVIL}"
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(scores, path)
+    return path.read_text("utf-8")
+
+
+def test_nothing_from_outside_is_markup(page: str) -> None:
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+
+
+def test_the_page_asks_for_nothing(page: str) -> None:
+    outside = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", outside)
+    assert "cdn" not in outside
+
+
+def test_the_page_answers_first(page: str) -> None:
+    body = page[page.index("<body") :]
+    order = [
+        "<h1>",
+        "largest of 20 components",
+        "baseline difference",
+        'id="head-map"',
+        "Largest components",
+        "Prompts",
+    ]
+    places = [body.index(part) for part in order]
+    assert places == sorted(places)
+    assert 'id="mlp-bars"' in body
+
+
+def test_one_kind_of_site_makes_one_figure(tmp_path: Path) -> None:
+    model = assay.load("sequence-sort")
+    scores = assay.attribution_patching(model, assay.tasks.sort(model, n=1), sites="mlps")
+    write_page(scores, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert 'id="head-map"' not in text
+    assert "none checked by intervention" in text
