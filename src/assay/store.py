@@ -68,6 +68,8 @@ def write_run(folder: str | Path, files: RunFiles, finish: Callable[[Path], obje
         text = json.dumps(run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         (scratch / "run.json").write_text(text, encoding="utf-8")
         finish(scratch)
+        for path in scratch.iterdir():
+            path.chmod(0o666 & ~_umask())
         scratch.rename(folder)
     except OSError as error:
         raise StoreError(f"Cannot write {folder}: {error.strerror or error}.") from error

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from assay.errors import ModelError, OptionError
@@ -18,6 +14,7 @@ from assay.model.catalogue import CATALOGUE
 from assay.model.checks import require_sound
 from assay.model.families import family_of
 from assay.model.model import Model
+from assay.model.quiet import quiet_transformers
 from assay.model.wheels import cache_folder, dequantise, dequantised_folder, sha256_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -136,7 +133,7 @@ def _load_folder(
             raise ModelError(f"{location} has no config.json, so it is not a Hugging Face model folder.")
     elif revision:
         options["revision"] = revision
-    with _quiet_transformers():
+    with quiet_transformers():
         config = _attempt(lambda: AutoConfig.from_pretrained(location, **options), name, "configuration")
         family_of(config)  # refuse by name before anything large is read
         if getattr(config, "quantization_config", None) is not None:
@@ -184,18 +181,3 @@ def _device(device: str | torch.device) -> torch.device:
         return torch.device(device)
     except RuntimeError as error:
         raise OptionError(f"There is no device {device!r}: {str(error).splitlines()[0]}") from error
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Loading bars and advice of transformers stay out of our output; its errors do not."""
-    verbosity = transformers.logging.get_verbosity()
-    bars = transformers.utils.logging.is_progress_bar_enabled()
-    try:
-        transformers.logging.set_verbosity(logging.ERROR)
-        transformers.utils.logging.disable_progress_bar()
-        yield
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-        if bars:
-            transformers.utils.logging.enable_progress_bar()

