@@ -16,7 +16,9 @@ torch.set_num_threads(1)
 import assay  # noqa: E402
 from assay.data import PromptPair, PromptPairs  # noqa: E402
 from assay.errors import ModelError  # noqa: E402
-from families import VOCABULARY, tiny_model, tiny_tokenizer  # noqa: E402
+from families import VOCABULARY, keep_float64_in_transformers, tiny_model, tiny_tokenizer  # noqa: E402
+
+keep_float64_in_transformers()
 
 
 def wrapped(name: str, dtype: torch.dtype = torch.float64) -> assay.Model:

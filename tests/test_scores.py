@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import assay
 from assay.errors import OptionError, StoreError
@@ -98,7 +104,7 @@ def test_nothing_is_overwritten_or_half_written(scores: assay.Scores, tmp_path: 
         scores.save(tmp_path / "other", finish=fail)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="not a writable folder"):
+    with pytest.raises(StoreError, match="Cannot write"):
         scores.save(tmp_path / "file" / "run")
 
 
@@ -120,12 +126,118 @@ def test_damaged_and_foreign_folders_are_refused(scores: assay.Scores, tmp_path:
         assay.Scores.load(folder)
 
 
-def test_a_finished_run_is_known_by_its_configuration(scores: assay.Scores, tmp_path: Path) -> None:
-    folder = scores.save(tmp_path / "run")
-    assert not finished_run(tmp_path / "none", scores.configuration)
-    assert finished_run(folder, scores.configuration)
+def test_a_finished_run_is_known_by_its_request(scores: assay.Scores, tmp_path: Path) -> None:
+    folder = assay.Scores(**{**vars(scores), "request": {"n": 5}}).save(tmp_path / "run")
+    assert not finished_run(tmp_path / "none", {"n": 5})
+    assert finished_run(folder, {"n": 5})
     with pytest.raises(StoreError, match=r"n: 5 there, 6 now"):
-        finished_run(folder, {**scores.configuration, "n": 6})
+        finished_run(folder, {"n": 6})
+
+
+def test_the_configuration_tells_different_numbers_apart() -> None:
+    model, pairs, reference = wrapped("llama"), random_pairs(), random_pairs(40, seed=3)
+    runs = [
+        assay.mean_ablation(model, pairs, mean="all-positions", force=True),
+        assay.mean_ablation(model, pairs, mean="all-positions", reference=reference, force=True),
+        assay.zero_ablation(model, pairs, force=True),
+        assay.activation_patching(model, pairs, force=True),
+        assay.activation_patching(model, pairs, direction="noise", force=True),
+        assay.activation_patching(model, pairs, sites="heads", force=True),
+        assay.activation_patching(model, pairs, metric="log-prob", force=True),
+        assay.activation_patching(model, pairs[:4], force=True),
+    ]
+    texts = [json.dumps(scores.configuration, sort_keys=True) for scores in runs]
+    assert len(set(texts)) == len(runs)
+    again = assay.activation_patching(model, pairs, force=True)
+    assert again.configuration == runs[3].configuration
+    with torch.no_grad():
+        model.unembedding.weight.mul_(2)
+    changed = assay.activation_patching(model, pairs, force=True)
+    assert changed.configuration["model"] != again.configuration["model"]
+
+
+def test_files_that_do_not_fit_together_are_refused(scores: assay.Scores, tmp_path: Path) -> None:
+    def values_in_another_order(folder: Path) -> None:
+        frame = pd.read_parquet(folder / "scores.parquet")
+        frame.sample(frac=1, random_state=0).to_parquet(folder / "scores.parquet", index=False)
+
+    def components_turned(folder: Path) -> None:
+        frame = pd.read_parquet(folder / "components.parquet")
+        frame.iloc[::-1].to_parquet(folder / "components.parquet", index=False)
+
+    def a_value_gone(folder: Path) -> None:
+        frame = pd.read_parquet(folder / "scores.parquet")
+        frame.loc[3, "value"] = float("nan")
+        frame.to_parquet(folder / "scores.parquet", index=False)
+
+    def a_value_changed(folder: Path) -> None:
+        frame = pd.read_parquet(folder / "scores.parquet")
+        frame.loc[3, "value"] += 1
+        frame.to_parquet(folder / "scores.parquet", index=False)
+
+    def without(name: str) -> Callable[[Path], None]:
+        def remove(folder: Path) -> None:
+            run = json.loads((folder / "run.json").read_text())
+            del run[name]
+            (folder / "run.json").write_text(json.dumps(run))
+
+        return remove
+
+    def prompts_short(folder: Path) -> None:
+        lines = (folder / "prompts.jsonl").read_text().splitlines()
+        (folder / "prompts.jsonl").write_text("\n".join(lines[:-1]))
+
+    def version_true(folder: Path) -> None:
+        run = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps({**run, "schema_version": True}))
+
+    damages = [values_in_another_order, components_turned, a_value_gone, a_value_changed, prompts_short, version_true]
+    for number, damage in enumerate([*damages, without("task"), without("method"), without("provenance")]):
+        folder = scores.save(tmp_path / str(number))
+        damage(folder)
+        with pytest.raises(StoreError):
+            assay.Scores.load(folder)
+
+
+def test_overwriting_must_be_asked_for(scores: assay.Scores, tmp_path: Path) -> None:
+    scores.save(tmp_path / "run")
+    scores.save(tmp_path / "run", overwrite=True)
+    assert (assay.Scores.load(tmp_path / "run").values == scores.values).all()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(StoreError, match="exists already"):
+        scores.save(tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_an_empty_folder_is_filled_and_links_are_followed(
+    scores: assay.Scores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    before = (tmp_path / "empty").stat().st_ino
+    scores.save(tmp_path / "empty")
+    assert (tmp_path / "empty").stat().st_ino == before, "a mount point cannot be replaced"
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    scores.save(tmp_path / "link")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    scores.save(".")
+    for name in ("empty", "target", "here"):
+        assert (assay.Scores.load(tmp_path / name).values == scores.values).all()
+        assert len(list((tmp_path / name).iterdir())) == 5
+
+
+def test_what_a_killed_process_left_is_removed(scores: assay.Scores, tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    abandoned = tmp_path / f".assay-{socket.gethostname()}-{gone.pid}-abcd"
+    abandoned.mkdir()
+    living = tmp_path / f".assay-{socket.gethostname()}-{os.getpid()}-abcd"
+    living.mkdir()
+    scores.save(tmp_path / "run")
+    assert not abandoned.exists()
+    assert living.exists()
 
 
 def test_html_is_escaped(scores: assay.Scores) -> None:

@@ -8,15 +8,15 @@ from assay.data.metrics import METRICS, Targets
 from assay.engine.batches import Batch
 from assay.engine.response import Response
 from assay.model import Model
-from assay.model.checks import LIMITS, Check, check_model, probe_ids
-from assay.sites import select
+from assay.model.checks import LIMITS, Check, check_model, check_padding, probe_ids
+from assay.sites import heads, mlps
 
 
 @torch.no_grad()
 def examine(model: Model) -> list[Check]:
     """The checks of `assay.model.checks`, and that patching a run with itself changes nothing."""
     checks = check_model(model)
-    return [*checks, _self_patch(model)] if checks[0].passed else checks
+    return [*checks, check_padding(model), _self_patch(model)] if checks[0].passed else checks
 
 
 def _self_patch(model: Model) -> Check:
@@ -27,7 +27,7 @@ def _self_patch(model: Model) -> Check:
     tokens = torch.zeros_like(last)
     targets = Targets(last, tokens, tokens + 1, torch.ones(rows, device=ids.device, dtype=torch.long))
     batch = Batch(ids, ids, 0, targets, torch.arange(rows))
-    response = Response(model, batch, METRICS["logit-diff"], select(model, "heads,mlps"), skip=False)
+    response = Response(model, batch, METRICS["logit-diff"], heads(model) + mlps(model), skip=False)
     change = (response.value(1) - response.base_values).abs().max()
     largest = model.logits(response.base.residuals[-1][:, -1]).abs().max()
     return Check(

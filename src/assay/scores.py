@@ -15,8 +15,8 @@ import pandas as pd
 
 from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.errors import OptionError
-from assay.sites import Component
+from assay.errors import DataError, OptionError, StoreError
+from assay.sites import Component, Position, require_kind
 from assay.store import RunFiles, read_run, write_run
 
 KEYS = ["method", "site", "layer", "unit", "source", "destination", "position"]
@@ -46,8 +46,10 @@ class Scores:
     baseline: Baseline
     cost: dict[str, Any] = field(default_factory=dict)
     configuration: dict[str, Any] = field(default_factory=dict)
-    """Everything that determines the numbers; the same configuration gives the same run."""
+    """Everything that determines the numbers."""
     provenance: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    """What was asked for on the command line; empty from Python."""
 
     @property
     def sign(self) -> int:
@@ -71,7 +73,7 @@ class Scores:
         for name in ("lower", "upper"):
             frame[name] = frame["mean"] if self.exact else np.nan
         frame["reliability"] = np.nan
-        frame["verdict"] = "verified" if self.exact else "unresolved"
+        frame["verdict"] = "verified" if self.exact else "unresolved" if self.estimates_effect else "none"
         return frame
 
     def per_example(self) -> pd.DataFrame:
@@ -93,10 +95,16 @@ class Scores:
         order = np.argsort(-np.abs(self.importance), kind="stable")[:k]
         frame = self.to_pandas().iloc[order].reset_index(drop=True)
         frame.insert(0, "component", [self.components[i].name for i in order])
-        return frame
+        return frame.drop(columns=[name for name in frame if frame[name].isna().all() and name != "stderr_prompts"])
 
-    def save(self, folder: str | Path, finish: Callable[[Path], object] = lambda _: None) -> Path:
-        """Write a run folder; ``finish`` may add files to it before it gets its name.
+    def save(
+        self, folder: str | Path, *, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None
+    ) -> Path:
+        """Write a run folder.
+
+        Args:
+            overwrite: replace a run folder that is there already.
+            finish: may add files before the folder gets its name.
 
         Raises:
             StoreError: the folder exists or cannot be written.
@@ -115,7 +123,7 @@ class Scores:
         }
         tensors = {f"baseline.{name}": np.asarray(array, np.float64) for name, array in vars(self.baseline).items()}
         files = RunFiles(run, self.per_example(), self.to_pandas(), self.pairs.to_records(), tensors)
-        return write_run(folder, files, finish)
+        return write_run(folder, files, overwrite, finish)
 
     @classmethod
     def load(cls, folder: str | Path) -> Scores:
@@ -125,19 +133,50 @@ class Scores:
             StoreError: not such a folder, or a damaged one.
         """
         files = read_run(folder)
+        try:
+            return cls._from_files(files)
+        except (KeyError, TypeError, ValueError, AttributeError, OptionError, DataError) as error:
+            raise StoreError(f"The files of {folder} do not fit together: {error}") from error
+
+    @classmethod
+    def _from_files(cls, files: RunFiles) -> Scores:
         task = files.run["task"]
         pairs = tuple(PromptPair(**prompt) for prompt in files.prompts)
         keys = files.components
-        return cls(
-            components=[
-                Component(int(layer), site, None if pd.isna(unit) else int(unit))
-                for site, layer, unit in zip(keys["site"], keys["layer"], keys["unit"], strict=True)
-            ],
-            values=files.scores["value"].to_numpy(np.float64).reshape(len(keys), len(pairs)),
+        components = tuple(
+            Component(int(layer), require_kind(site).name, None if pd.isna(unit) else int(unit), _position(position))
+            for site, layer, unit, position in zip(
+                keys["site"], keys["layer"], keys["unit"], keys["position"], strict=True
+            )
+        )
+        baseline = {name.removeprefix("baseline."): array for name, array in files.tensors.items()}
+        scores = cls(
+            components=components,
+            values=files.scores["value"].to_numpy(np.float64).reshape(len(components), len(pairs)),
             pairs=PromptPairs(pairs, task["name"], task["metric"], task["options"]),
-            baseline=Baseline(**{name.removeprefix("baseline."): array for name, array in files.tensors.items()}),
+            baseline=Baseline(**baseline),
             **{name: files.run[name] for name in SAVED_FIELDS},
         )
+        scores._require_consistent(files)
+        return scores
+
+    def _require_consistent(self, files: RunFiles) -> None:
+        """The files must say what this object would write."""
+        if not np.isfinite(self.values).all():
+            raise ValueError("a value is not finite")
+        if any(array.shape != (len(self.pairs),) for array in vars(self.baseline).values()):
+            raise ValueError("the baseline is not one value per prompt")
+        if self.direction not in ("denoise", "noise", "ablation"):
+            raise ValueError(f"unknown direction {self.direction!r}")
+        for name, expected, found in (
+            ("scores.parquet", self.per_example(), files.scores),
+            ("components.parquet", self.to_pandas(), files.components),
+        ):
+            labels = [column for column in expected if column in (*KEYS, "example")]
+            if list(expected) != list(found) or not expected[labels].astype(str).equals(found[labels].astype(str)):
+                raise ValueError(f"{name} has other rows or columns than the run")
+        if not np.allclose(files.components["mean"].to_numpy(float), self.values.mean(1), rtol=1e-12, atol=0):
+            raise ValueError("components.parquet has other means than scores.parquet")
 
     def _keys(self) -> pd.DataFrame:
         count = len(self.components)
@@ -149,7 +188,7 @@ class Scores:
                 "unit": pd.array([component.unit for component in self.components], dtype="Int64"),
                 "source": pd.array([None] * count, dtype="string"),
                 "destination": pd.array([None] * count, dtype="string"),
-                "position": pd.array([None] * count, dtype="Int64"),
+                "position": pd.array([_text(component.position) for component in self.components], dtype="string"),
             },
         )
 
@@ -168,8 +207,18 @@ class Scores:
 
 SAVED_FIELDS = (
     "method", "direction", "metric", "unit", "exact", "estimates_effect", "signed", "cost", "configuration",
-    "provenance",
+    "provenance", "request",
 )  # fmt: skip
+
+
+def _text(position: Position) -> str | None:
+    return None if position is None else str(position)
+
+
+def _position(text: Any) -> Position:
+    if pd.isna(text):
+        return None
+    return int(text) if text.lstrip("-").isdigit() else str(text)
 
 
 def configuration_hash(configuration: dict[str, Any]) -> str:

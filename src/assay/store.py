@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from safetensors.numpy import load_file, save_file
 from assay.errors import StoreError
 
 SCHEMA_VERSION = 1
+SCRATCH = ".assay-"
+SPACE_NEEDED = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -40,42 +43,76 @@ class RunFiles:
     tensors: dict[str, np.ndarray]
 
 
-def write_run(folder: str | Path, files: RunFiles, finish: Callable[[Path], object] = lambda _: None) -> Path:
+def write_run(
+    folder: str | Path, files: RunFiles, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None
+) -> Path:
     """Write a run folder under a temporary name, then give it its own.
 
+    An empty folder that is there already (it may be a mount point) is filled instead, run.json last.
+
     Args:
-        finish: called with the temporary folder before it is renamed, to add more files.
+        overwrite: replace a run folder that is there already.
+        finish: called with the temporary folder, to add more files.
 
     Raises:
         StoreError: the folder exists already or cannot be written.
     """
-    folder = Path(folder)
-    require_writable(folder)
+    folder = Path(folder).resolve()
+    if overwrite and (folder / "run.json").is_file():
+        read_run_json(folder)  # only a run of ours is ever replaced
+    else:
+        require_writable(folder)
+    there = folder.is_dir()
+    parent = folder if there and not overwrite else folder.parent
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        scratch = Path(tempfile.mkdtemp(dir=parent, prefix=f"{SCRATCH}{socket.gethostname()}-{os.getpid()}-"))
     except OSError as error:
-        raise StoreError(f"Cannot write to {folder.parent}: {error.strerror}.") from error
+        raise StoreError(f"Cannot write to {parent}: {error.strerror}.") from error
     try:
-        scratch.chmod(0o777 & ~_umask())
-        files.scores.to_parquet(scratch / "scores.parquet", index=False)
-        files.components.to_parquet(scratch / "components.parquet", index=False)
-        lines = [json.dumps(prompt, ensure_ascii=False) for prompt in files.prompts]
-        (scratch / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        tensors = {name: np.ascontiguousarray(array) for name, array in files.tensors.items()}
-        save_file(tensors, scratch / "tensors.safetensors")
-        run = {"schema_version": SCHEMA_VERSION, **files.run}
-        text = json.dumps(run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        (scratch / "run.json").write_text(text, encoding="utf-8")
+        _write_files(scratch, files)
         finish(scratch)
         for path in scratch.iterdir():
             path.chmod(0o666 & ~_umask())
-        scratch.rename(folder)
-    except OSError as error:
-        raise StoreError(f"Cannot write {folder}: {error.strerror or error}.") from error
+        if parent == folder:
+            names = sorted((path.name for path in scratch.iterdir()), key=lambda name: name == "run.json")
+            for name in names:
+                (scratch / name).rename(folder / name)
+        else:
+            scratch.chmod(0o777 & ~_umask())
+            if there:
+                shutil.rmtree(folder)
+            scratch.rename(folder)
+    except (OSError, UnicodeError) as error:
+        raise StoreError(f"Cannot write {folder}: {getattr(error, 'strerror', None) or error}.") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return folder
+
+
+def _write_files(scratch: Path, files: RunFiles) -> None:
+    files.scores.to_parquet(scratch / "scores.parquet", index=False)
+    files.components.to_parquet(scratch / "components.parquet", index=False)
+    lines = [json.dumps(prompt, ensure_ascii=False) for prompt in files.prompts]
+    (scratch / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    tensors = {name: np.ascontiguousarray(array) for name, array in files.tensors.items()}
+    save_file(tensors, scratch / "tensors.safetensors")
+    run = {"schema_version": SCHEMA_VERSION, **files.run}
+    text = json.dumps(run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    (scratch / "run.json").write_text(text, encoding="utf-8")
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Temporary folders whose process on this machine is gone (it was killed while writing)."""
+    for path in parent.glob(f"{SCRATCH}{socket.gethostname()}-*"):
+        process = path.name.rsplit("-", 2)[-2]
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            shutil.rmtree(path, ignore_errors=True)
+        except (OSError, ValueError):
+            continue
 
 
 def read_run(folder: str | Path) -> RunFiles:
@@ -108,7 +145,7 @@ def read_run_json(folder: Path) -> dict[str, Any]:
         StoreError: see `read_run`.
     """
     if not folder.is_dir():
-        raise StoreError(f"There is no folder {folder}.")
+        raise StoreError(f"{folder} is not a folder." if folder.exists() else f"There is no folder {folder}.")
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
     except FileNotFoundError as error:
@@ -116,29 +153,27 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StoreError(f"{folder / 'run.json'} is damaged: {error}") from error
     found = run.get("schema_version") if isinstance(run, dict) else None
-    if found != SCHEMA_VERSION:
+    if type(found) is not int or found != SCHEMA_VERSION:
         raise StoreError(
             f"{folder} has schema version {found}; this assay reads version {SCHEMA_VERSION}. Run it again."
         )
     return cast(dict[str, Any], run)
 
 
-def finished_run(folder: Path, configuration: dict[str, Any]) -> bool:
-    """Whether the folder holds a finished run of just this configuration.
+def finished_run(folder: Path, request: dict[str, Any]) -> bool:
+    """Whether the folder holds a finished run of just this request.
 
     Raises:
         StoreError: it holds something else; the message names what differs.
     """
-    if not folder.exists():
+    if not os.path.exists(folder) or (folder.is_dir() and not _content(folder)):
         return False
-    if folder.is_dir() and not any(folder.iterdir()):
-        return False
-    found = read_run_json(folder).get("configuration", {})
-    names = sorted({*found, *configuration})
+    found = read_run_json(folder).get("request", {})
+    names = sorted({*found, *request})
     different = [
-        f"  {name}: {json.dumps(found.get(name))} there, {json.dumps(configuration.get(name))} now"
+        f"  {name}: {json.dumps(found.get(name))} there, {json.dumps(request.get(name))} now"
         for name in names
-        if found.get(name) != configuration.get(name)
+        if found.get(name) != request.get(name)
     ]
     if different:
         raise StoreError(
@@ -150,18 +185,39 @@ def finished_run(folder: Path, configuration: dict[str, Any]) -> bool:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise, before anything slow has begun, if ``folder`` cannot be created.
+    """Raise, before anything slow has begun, if ``folder`` cannot be created; nothing is left behind.
 
     Raises:
-        StoreError: it exists and is not empty, or the place is not writable.
+        StoreError: it exists and is not empty, the place is not writable, or the disk is full.
     """
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise StoreError(f"{folder} exists already. Choose another folder.")
-    ancestor = folder.absolute().parent
-    while not ancestor.exists():
-        ancestor = ancestor.parent
-    if not ancestor.is_dir() or not os.access(ancestor, os.W_OK | os.X_OK):
-        raise StoreError(f"Cannot write {folder}: {ancestor} is not a writable folder.")
+    if os.path.exists(folder):
+        if not folder.is_dir():
+            raise StoreError(f"{folder} exists and is not a folder. Choose another --out.")
+        if _content(folder):
+            raise StoreError(f"{folder} exists already. Choose another folder, or overwrite=True from Python.")
+    made: list[Path] = []
+    try:
+        for part in reversed([folder, *folder.parents]):
+            if not os.path.exists(part):
+                part.mkdir()
+                made.append(part)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise StoreError(f"Cannot write {folder}: {error.strerror or error}.") from error
+    finally:
+        for part in reversed(made):
+            part.rmdir()
+    if free < SPACE_NEEDED:
+        raise StoreError(
+            f"Cannot write {folder}: only {free >> 20} MB are free, and a run may take {SPACE_NEEDED >> 20}."
+        )
+
+
+def _content(folder: Path) -> list[Path]:
+    """What is in the folder, temporary folders apart."""
+    return [path for path in folder.iterdir() if not path.name.startswith(SCRATCH)]
 
 
 def _umask() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_demo_shows_and_keeps_its_result(run: Run, tmp_path: Path) -> None:
     assert (folder / "report.html").is_file()
     scores = assay.Scores.load(folder)
     assert len(scores.components) == 20
-    assert scores.provenance["command"].startswith("assay score sequence-sort --task sort")
+    assert scores.provenance["command"] == "assay score sequence-sort --task sort"
     again = run("demo")
     assert again.code == 0
     assert "finished already" in again.out
@@ -83,7 +84,8 @@ def test_another_configuration_is_refused_with_the_difference(run: Run) -> None:
     assert run("score", "sequence-sort", "--task", "sort", "--n", "3", "--out", "folder").code == 0
     ended = run("score", "sequence-sort", "--task", "sort", "--n", "4", "--out", "folder")
     assert ended.code == 2
-    assert "n: 3 there, 4 now" in ended.err
+    assert '"n": 3' in ended.err
+    assert '"n": 4' in ended.err
 
 
 def test_an_edited_prompt_file_is_another_configuration(run: Run, tmp_path: Path) -> None:
@@ -93,6 +95,54 @@ def test_an_edited_prompt_file_is_another_configuration(run: Run, tmp_path: Path
     (tmp_path / "mine.jsonl").write_text(json.dumps({**line, "clean": "START 2 1 SEP"}))
     ended = run("score", "sequence-sort", "--task", "mine.jsonl", "--out", "folder")
     assert (ended.code, "sha256" in ended.err) == (2, True)
+
+
+def test_naming_a_default_is_the_same_run(run: Run) -> None:
+    assert run(*SORT, "--n", "3", "--out", "folder").code == 0
+    named = run(
+        *SORT, "--n", "3", "--metric", "log-prob-diff", "--direction", "denoise", "--length", "5", "--out", "folder"
+    )
+    assert "finished already" in named.out
+    assert "Baseline" in named.out
+    assert run(*SORT, "--n", "3", "--device", "cuda", "--out", "folder").code == 2
+
+
+def test_a_file_is_known_by_its_content(run: Run, tmp_path: Path) -> None:
+    line = {"clean": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "answer": " 1 2 END", "wrong_answer": " 3 4 END"}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(line))
+    assert run("score", "sequence-sort", "--task", "mine.jsonl", "--out", "folder").code == 0
+    again = run("score", "sequence-sort", "--task", str(tmp_path / "mine.jsonl"), "--out", "folder")
+    assert "finished already" in again.out
+
+
+def test_estimates_come_with_their_next_step(run: Run) -> None:
+    assert "Next: --method activation-patching" in run(*SORT, "--n", "3", "--method", "attribution-patching").out
+    assert "Next:" not in run(*SORT, "--n", "3").out
+
+
+def test_all_unusable_pairs_are_named_at_once(run: Run, tmp_path: Path) -> None:
+    good = {"clean": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "answer": " 1 2 END"}
+    bad = {**good, "corrupted": "START 4 SEP"}
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, [good, bad, good, bad])))
+    ended = run("score", "sequence-sort", "--task", "mine.jsonl")
+    assert ended.code == 2
+    assert "2 of 4 pairs" in ended.err
+    assert "'line 2'" in ended.err
+    assert "'line 4'" in ended.err
+
+
+@pytest.mark.parametrize(
+    "command", ["score sequence-sort --task sort --n 2 --out kept | true", "PYTHONIOENCODING=ascii"]
+)
+def test_printing_never_stops_a_run(command: str, tmp_path: Path) -> None:
+    """A reader that goes away, and a terminal that knows no plus-minus sign."""
+    assay_command = f"{sys.executable} -c 'from assay.cli import main; main()'"
+    if command.startswith("PYTHONIOENCODING"):
+        line = f"{command} {assay_command} score sequence-sort --task sort --n 2 --out kept"
+    else:
+        line = f"{assay_command} {command}"
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, capture_output=True)
+    assert len(assay.Scores.load(tmp_path / "kept").components) == 20
 
 
 def test_a_model_that_cannot_tell_them_apart_stops_the_run(run: Run, tmp_path: Path) -> None:
@@ -117,7 +167,7 @@ def test_doctor_passes_the_bundled_models(run: Run) -> None:
         found = json.loads(ended.out)
         assert (ended.code, found["sound"]) == (0, True)
         assert [check["name"] for check in found["checks"]] == [
-            "eval mode", "logit parity", "residual identity", "head contributions", "padding", "batching",
+            "eval mode", "logit parity", "residual identity", "head contributions", "batching", "padding",
             "self-patch identity",
         ]  # fmt: skip
 
@@ -151,7 +201,8 @@ SORT = ("score", "sequence-sort", "--task", "sort")
         ((*SORT, "--method", "attribution-patching", "--metric", "exact-match"), "needs a gradient"),
         ((*SORT, "--direction", "up"), "There is no direction 'up'"),
         ((*SORT, "--method", "zero-ablation", "--direction", "noise"), "takes no --direction"),
-        ((*SORT, "--mean", "all"), "--mean"),
+        ((*SORT, "--mean", "position"), "takes no --mean"),
+        ((*SORT, "--method", "mean-ablation", "--mean", "all"), "--mean is position or all-positions"),
         ((*SORT, "--method", "mean-ablation"), "--mean all-positions"),
         ((*SORT, "--dtype", "int8"), "There is no dtype 'int8'"),
         ((*SORT, "--device", "gpu"), "There is no device 'gpu'"),
@@ -162,6 +213,7 @@ SORT = ("score", "sequence-sort", "--task", "sort")
         ((*SORT, "--corruption", "abc"), "no option --corruption"),
         ((*SORT, "--metric", "logit-diff"), "compares single tokens"),
         (("score", "sequence-sort", "--task", "ioi"), "knows 0 of"),
+        ((*SORT, "--out", "x" * 300), "Cannot write"),
         (("list", "people"), "not 'people'"),
         (("show", "nowhere"), "There is no folder nowhere"),
         (("show", "."), "not a run folder"),

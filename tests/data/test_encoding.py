@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -52,9 +55,9 @@ def test_longer_answers_are_teacher_forced_on_rows_of_their_own(model: assay.Mod
 
 
 def test_default_metric_fits_the_answers(model: assay.Model) -> None:
-    assert default_metric(model, pairs("w1", "w2", " w3", " w4")).name == "logit-diff"
-    assert default_metric(model, pairs("w1", "w2", " w3 w3", " w4")).name == "log-prob-diff"
-    assert default_metric(model, pairs("w1", "w2", " w3", None)).name == "log-prob"
+    assert default_metric(model, pairs("w1", "w2", " w3", " w4"))[0].name == "logit-diff"
+    assert default_metric(model, pairs("w1", "w2", " w3 w3", " w4"))[0].name == "log-prob-diff"
+    assert default_metric(model, pairs("w1", "w2", " w3", None))[0].name == "log-prob"
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,6 @@ def test_an_answer_that_joins_the_last_word_is_refused(model: assay.Model) -> No
         encode(model, pairs("a", "a", "b", "c"), METRICS["logit-diff"])
     with pytest.raises(DataError, match="does not begin a new token"):
         encode(model, pairs("x ", "y ", "b", "c"), METRICS["logit-diff"])
-    (row,) = encode(model, pairs("x", "y", " b", " c"), METRICS["logit-diff"])
-    assert len(row.clean) == 1
 
 
 def test_begin_of_text_comes_once() -> None:
@@ -90,6 +91,48 @@ def test_begin_of_text_comes_once() -> None:
     assert prompt_ids(tokenizer, "x")[0] == 0
     assert prompt_ids(tokenizer, "<s>x") == prompt_ids(tokenizer, "x")
     assert 0 not in prompt_ids(byte_tokenizer(bos=False), "x")
+
+
+@pytest.mark.parametrize("template", ["$A </s>", "$A </s> </s>", "<s> $A </s>"])
+def test_what_a_tokenizer_closes_texts_with_is_left_out(template: str) -> None:
+    tokenizer = byte_tokenizer(bos=False)
+    tokenizer.add_special_tokens({"eos_token": "</s>"})
+    eos = tokenizer.eos_token_id
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=template, special_tokens=[("<s>", 0), ("</s>", eos)]
+    )
+    start = [0] if "<s> " in template else []
+    x = byte_tokenizer(bos=False)("x")["input_ids"]
+    assert prompt_ids(tokenizer, "x") == start + x
+    assert prompt_ids(tokenizer, "x</s>") == [*start, *x, eos]
+
+
+def test_tokens_beyond_the_model_are_refused(model: assay.Model) -> None:
+    tokenizer = byte_tokenizer(bos=False)
+    with pytest.raises(DataError, match="beyond the 48"):
+        encode(assay.Model(model.hf, tokenizer, "bytes"), pairs("x", "y", " b", " c"), METRICS["logit-diff"])
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    for field in ("clean", "id", "group"):
+        fields = {"clean": "a", "corrupted": "b", "answer": " c", field: "\ud800"}
+        with pytest.raises(DataError, match=f"{field} holds half a surrogate"):
+            PromptPairs((PromptPair(**fields),))
+
+
+def test_pairs_come_in_many_forms(model: assay.Model, tmp_path: Path) -> None:
+    entry = {"clean": "w1 w2", "corrupted": "w1 w3", "answer": " w5", "wrong_answer": " w6"}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(entry))
+    forms = [PromptPairs((PromptPair(**entry),)), [entry], [PromptPair(**entry)], tmp_path / "mine.jsonl"]
+    values = [assay.activation_patching(model, form, force=True).values for form in forms]
+    assert all((found == values[0]).all() for found in values)
+    for wrong in (3, [3], [{"clean": "w1"}], [{**entry, "oops": 1}]):
+        with pytest.raises(DataError, match=r"assay\.PromptPair"):
+            assay.activation_patching(model, wrong)
+    with pytest.raises(OptionError, match=r"must be an assay\.Model"):
+        assay.activation_patching(forms[0], model)
+    listed = assay.activation_patching(model, [entry], sites=["heads", "mlps"], force=True)
+    assert (listed.values == values[0]).all()
 
 
 def test_unknown_metrics_are_refused(model: assay.Model) -> None:

@@ -25,7 +25,7 @@ def test_reads_all_columns_and_numbers_the_rest(tmp_path: Path) -> None:
     pairs = read_jsonl(path)
     assert pairs.task == "mine"
     assert pairs[0] == PromptPair("a b", "a c", " d", " e", "x", "g")
-    assert pairs[1] == PromptPair("é\u2028<b>", "🙂", " d", None, "1", "")
+    assert pairs[1] == PromptPair("é\u2028<b>", "🙂", " d", None, "line 3", "")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from assay.cli.console import make_console
 from assay.doctor import examine
 from assay.model.loading import load
 
@@ -38,7 +38,7 @@ def doctor(
             )
         )
     else:
-        console = Console()
+        console = make_console()
         console.print(escape(repr(loaded)), style="dim", highlight=False)
         table = Table(box=None, pad_edge=False)
         for name in ("check", "figure", "limit", "", "what it means"):

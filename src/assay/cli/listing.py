@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from assay.cli.console import make_console
 from assay.data.metrics import METRICS
 from assay.data.tasks import TASKS
 from assay.errors import OptionError
 from assay.methods.registry import METHODS
 from assay.model.catalogue import CATALOGUE
 from assay.model.families import FAMILIES
-from assay.sites import SITES
+from assay.sites import KINDS as SITES
+from assay.sites import POSITIONS
 
 KINDS = ("tasks", "methods", "models", "sites", "metrics")
 
@@ -25,7 +26,7 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
         "tasks": [(task.name, task.description, f"metric {task.metric}") for task in TASKS.values()],
         "methods": [(method.name, method.description, method.source_note) for method in METHODS.values()],
         "models": [(entry.name, entry.description, entry.licence) for entry in CATALOGUE.values()],
-        "sites": list(SITES.items()),
+        "sites": [(site.name, site.description) for site in SITES.values()],
         "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],
     }
     if kind not in rows:
@@ -33,8 +34,12 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows[kind]:
         table.add_row(*row)
-    console = Console()
+    console = make_console()
     console.print(table)
+    if kind == "sites":
+        console.print("\nLayers and positions: heads[8:24], heads@last, mlps[3]@-1. Positions by name:", style="dim")
+        for name, description in POSITIONS.items():
+            console.print(f"  @{name}: {description}", style="dim")
     if kind == "models":
         families = ", ".join(family.name for family in FAMILIES)
         console.print(f"\nAlso: any local folder, GGUF file or hub id of these families: {families}.", style="dim")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import inspect
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,17 +11,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from assay.data import read_jsonl
+from assay.cli.console import make_console
+from assay.data import PromptPairs, read_jsonl
 from assay.data.metrics import metric_named
-from assay.data.tasks import TASKS, make_pairs, require_task
+from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
-from assay.errors import OptionError
-from assay.methods.method import DEFAULT_SITES, measure, require_direction, require_gradient
+from assay.errors import ModelError, OptionError, StoreError
+from assay.methods.method import DEFAULT_SITES, measure, require_direction, require_gradient, require_mean
 from assay.methods.registry import method_named
 from assay.model.loading import DTYPES, fingerprint, load
-from assay.report import print_baseline, print_scores, write_page
+from assay.report import describe, print_baseline, print_scores, write_page
 from assay.scores import Scores, configuration_hash
-from assay.sites import require_sites
+from assay.sites import parse
 from assay.store import finished_run, require_writable
 
 Model = Annotated[
@@ -37,7 +38,9 @@ def score(
     task: Task,
     n: Number = None,
     seed: Annotated[int, typer.Option(help="Of the task's prompts and of methods that draw.")] = 0,
-    sites: Annotated[str, typer.Option(help="Comma-separated (assay list sites).")] = DEFAULT_SITES,
+    sites: Annotated[
+        str, typer.Option(help="Comma-separated (assay list sites), such as heads[8:24]@last,mlps.")
+    ] = DEFAULT_SITES,
     method: Annotated[str, typer.Option(help="See assay list methods.")] = "activation-patching",
     metric: Annotated[str | None, typer.Option(help="See assay list metrics. Default: the task's.")] = None,
     direction: Annotated[
@@ -46,7 +49,7 @@ def score(
     ] = None,
     corruption: Annotated[str | None, typer.Option(help="Of ioi: abc (default), swap, random-token.")] = None,
     length: Annotated[int | None, typer.Option(help="Of sort and reverse: numbers per sequence (default 5).")] = None,
-    mean: Annotated[str, typer.Option(help="Of mean-ablation: position or all-positions.")] = "position",
+    mean: Annotated[str | None, typer.Option(help="Of mean-ablation: position (default) or all-positions.")] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Of mean-ablation: .jsonl pairs whose corrupted prompts are averaged.")
     ] = None,
@@ -60,26 +63,25 @@ def score(
     out: Out = None,
 ) -> None:
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
-    configuration = _configuration(
-        model=model, task=task, n=n, seed=seed, sites=sites, method=method, metric=metric, direction=direction,
-        corruption=corruption, length=length, mean=mean, reference=reference, dtype=dtype, revision=revision,
-        skip=skip, force=force,
-    )  # fmt: skip
-    _check_options(sites, method, metric, direction, mean, dtype, memory, top)
-    name = Path(task).stem if task not in TASKS else task
-    folder = out or Path("runs") / f"score-{name}-{configuration_hash(configuration)}"
-    console = Console()
-    if finished_run(folder, configuration):
-        console.print(f"This run is finished already; nothing was computed. Folder: {escape(str(folder))}", style="dim")
-        print_scores(console, Scores.load(folder), top, str(folder))
+    given = dict(locals())
+    _check_options(sites, method, metric, direction, mean, reference, dtype, memory, top)
+    prompts = _read_task(task, n, corruption, length)
+    references = read_jsonl(reference) if reference else None
+    request = _request(given, prompts, references)
+    name = task if prompts is None else prompts.task
+    folder = out or Path("runs") / f"score-{name}-{configuration_hash(request)}"
+    console = make_console()
+    if finished_run(folder, request):
+        _show_finished(console, folder, top, "This run is finished already; nothing was computed.")
         return
     require_writable(folder)
     loaded = load(model, dtype=dtype, device=device, revision=revision)
-    console.print(escape(repr(loaded)), style="dim", highlight=False)
-    pairs = make_pairs(loaded, task, n if n is not None or task not in TASKS else 16, seed,
-                       corruption=corruption, length=length)  # fmt: skip
+    if fingerprint(model, revision) != request["model"]:
+        raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
+    console.print(escape(describe(loaded)), style="dim", highlight=False)
+    pairs = prompts or make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, corruption=corruption, length=length)
     scores = measure(
-        method_named(method),
+        method,
         loaded,
         pairs,
         sites=sites,
@@ -88,16 +90,22 @@ def score(
         memory=memory,
         seed=seed,
         mean=mean,  # type: ignore[arg-type]
-        reference=read_jsonl(reference) if reference else None,
+        reference=references,
         skip=skip,
         force=force,
         progress=True,
-        on_baseline=lambda baseline, chosen: print_baseline(console, baseline, chosen.name, chosen.unit),
-        configuration=configuration,
+        on_baseline=lambda baseline, chosen, why: print_baseline(console, baseline, chosen, why),
     )
-    scores.provenance["command"] = _command(configuration, out)
-    scores.save(folder, finish=lambda scratch: write_page(scores, scratch / "report.html"))
-    print_scores(console, scores, top, str(folder))
+    scores.provenance["command"] = _command(given)
+    scores.request.update(request)
+    try:
+        scores.save(folder, finish=lambda scratch: write_page(scores, scratch / "report.html"))
+    except StoreError:
+        if not finished_run(folder, request):
+            raise
+        _show_finished(console, folder, top, "Another process finished the same run first.")
+        return
+    print_scores(console, scores, top, folder)
 
 
 def demo(out: Out = None) -> None:
@@ -105,30 +113,65 @@ def demo(out: Out = None) -> None:
     score(model="sequence-sort", task="sort", out=out)
 
 
-def _configuration(**options: Any) -> dict[str, Any]:
-    """All that determines the numbers, with the content of files by their hash."""
-    require_task(options["task"])
-    configuration = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    configuration["model"] = fingerprint(options["model"], options["revision"])
-    for name in ("task", "reference"):
-        given = options[name]
-        if given is not None and given not in TASKS:
-            digest = hashlib.sha256(Path(given).read_bytes()).hexdigest() if Path(given).is_file() else None
-            configuration[name] = {"file": str(given), "sha256": digest}
-    return configuration
+def _show_finished(console: Console, folder: Path, top: int, reason: str) -> None:
+    console.print(f"{reason} Folder: {escape(str(folder))}", style="dim")
+    scores = Scores.load(folder)
+    print_baseline(console, scores.baseline, metric_named(scores.metric), scores.provenance["metric_chosen_because"])
+    print_scores(console, scores, top, folder)
+
+
+def _read_task(task: str, n: int | None, corruption: str | None, length: int | None) -> PromptPairs | None:
+    """The pairs of a file, read once and before anything slow; None for a named task, whose options are checked."""
+    require_task(task, n, corruption=corruption, length=length)
+    if task in TASKS:
+        return None
+    pairs = read_jsonl(task)
+    return pairs if n is None else pairs[:n]
+
+
+def _request(given: dict[str, Any], prompts: PromptPairs | None, references: PromptPairs | None) -> dict[str, Any]:
+    """What makes two runs the same: all that determines the numbers, defaults written out, files by content."""
+    method = method_named(given["method"])
+    if prompts is None:
+        task = TASKS[given["task"]]
+        options = {name: given[name] for name in task.options if given[name] is not None}
+        what = {"name": task.name, "n": given["n"] or DEFAULT_PAIRS, **task.defaults, **options}
+        metric = given["metric"] or task.metric
+    else:
+        what = {"n": len(prompts), **prompts.options}
+        metric = given["metric"]
+    request = {
+        "model": fingerprint(given["model"], given["revision"]),
+        "task": what,
+        "method": method.name,
+        "metric": metric,
+        "direction": require_direction(method, given["direction"]),
+        **{name: given[name] for name in ("seed", "sites", "dtype", "device", "skip", "force")},
+    }
+    if method.uses_means:
+        request["mean"] = require_mean(method, given["mean"], has_reference=False)
+        request["reference"] = references and references.options["sha256"]
+    return request
 
 
 def _check_options(
-    sites: str, method: str, metric: str | None, direction: str | None, mean: str, dtype: str, memory: str, top: int
+    sites: str,
+    method: str,
+    metric: str | None,
+    direction: str | None,
+    mean: str | None,
+    reference: Path | None,
+    dtype: str,
+    memory: str,
+    top: int,
 ) -> None:
     """Refuse what can be refused before a model is loaded."""
-    require_sites([kind.strip() for kind in sites.split(",") if kind.strip()])
+    parse(sites)
     chosen = method_named(method)
     require_direction(chosen, direction)
+    require_mean(chosen, mean, reference is not None)
     if metric is not None:
         require_gradient(chosen, metric_named(metric))
-    if mean not in ("position", "all-positions"):
-        raise OptionError(f"--mean is position or all-positions, not {mean!r}.")
     if dtype not in DTYPES:
         raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
     if top < 1:
@@ -136,18 +179,15 @@ def _check_options(
     parse_memory(memory)
 
 
-def _command(configuration: dict[str, Any], out: Path | None) -> str:
-    """The command line that makes this run again."""
-    words = ["assay", "score", configuration["model"]["model"]]
-    for name, value in configuration.items():
-        if name == "model" or value is None:
+def _command(given: dict[str, Any]) -> str:
+    """The command line that makes this run again: what differs from the defaults."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(score).parameters.items()}
+    words = ["assay", "score", given["model"], "--task", given["task"]]
+    for name, value in given.items():
+        if name in ("model", "task") or value == defaults[name]:
             continue
-        if isinstance(value, dict):
-            value = value["file"]
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         else:
             words += [f"--{name}", str(value)]
-    if out is not None:
-        words += ["--out", str(out)]
     return shlex.join(words)

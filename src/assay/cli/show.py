@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import pandas as pd
 import typer
-from rich.console import Console
 
+from assay.cli.console import make_console
+from assay.data.metrics import metric_named
 from assay.errors import OptionError
 from assay.report import print_baseline, print_scores
 from assay.scores import Scores
@@ -27,9 +28,9 @@ def show(
     if as_json:
         print(json.dumps(_as_json(scores, top), indent=2, ensure_ascii=False))
         return
-    console = Console()
-    print_baseline(console, scores.baseline, scores.metric, scores.unit)
-    print_scores(console, scores, top, str(folder))
+    console = make_console()
+    print_baseline(console, scores.baseline, metric_named(scores.metric), scores.provenance["metric_chosen_because"])
+    print_scores(console, scores, top, folder)
 
 
 def _as_json(scores: Scores, top: int) -> dict[str, Any]:

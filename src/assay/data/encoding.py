@@ -12,6 +12,8 @@ from assay.data.pairs import PromptPair, PromptPairs
 from assay.errors import DataError
 from assay.model import Model
 
+COMPLAINTS_SHOWN = 4
+
 
 @dataclass(frozen=True)
 class Row:
@@ -37,19 +39,20 @@ class Row:
         return len(self.clean)
 
 
-def default_metric(model: Model, pairs: PromptPairs) -> Metric:
-    """The task's metric, or for a user's own pairs the first that all of them allow."""
+def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
+    """The task's metric, or for a user's own pairs the first that all of them allow; and why."""
     if pairs.metric is not None:
-        return metric_named(pairs.metric)
-    if any(pair.wrong_answer is None for pair in pairs):
-        return METRICS["log-prob"]
+        return metric_named(pairs.metric), f"the metric of the task {pairs.task}"
+    for pair in pairs:
+        if pair.wrong_answer is None:
+            return METRICS["log-prob"], f"pair {pair.id!r} has no wrong_answer"
     tokenizer = _tokenizer_of(model)
-    lengths = {
-        len(_continuation(tokenizer, pair, answer, pair.clean))
-        for pair in pairs
-        for answer in (pair.answer, pair.wrong_answer or "")
-    }
-    return METRICS["logit-diff" if lengths == {1} else "log-prob-diff"]
+    for pair in pairs:
+        for answer in (pair.answer, pair.wrong_answer or ""):
+            count = len(_continuation(tokenizer, pair, answer, pair.clean))
+            if count != 1:
+                return METRICS["log-prob-diff"], f"{answer!r} of pair {pair.id!r} is {count} tokens"
+    return METRICS["logit-diff"], "all answers are single tokens"
 
 
 def encode(model: Model, pairs: PromptPairs, metric: Metric) -> list[Row]:
@@ -59,14 +62,36 @@ def encode(model: Model, pairs: PromptPairs, metric: Metric) -> list[Row]:
         DataError: prompts of unequal token length (both tokenisations are shown), unknown words, an
             answer that would join the last word, is not one token where one is needed, or is missing.
     """
-    rows = [row for example, pair in enumerate(pairs) for row in _rows_of(model, example, pair, metric)]
-    limit = model.context_length
-    for row in rows:
-        if limit is not None and len(row.clean) > limit:
-            raise DataError(
-                f"Pair {pairs[row.example].id!r} is {len(row.clean)} tokens long; {model.name} takes {limit} at most."
-            )
+    rows: list[Row] = []
+    complaints = []
+    for example, pair in enumerate(pairs):
+        try:
+            found = _rows_of(model, example, pair, metric)
+            for row in found:
+                _require_fitting(model, pair, row)
+            rows += found
+        except DataError as error:
+            complaints.append(str(error))
+    if len(complaints) == 1:
+        raise DataError(complaints[0])
+    if complaints:
+        shown = "\n".join(complaints[:COMPLAINTS_SHOWN])
+        rest = len(complaints) - COMPLAINTS_SHOWN
+        more = f"\n... and {rest} more" if rest > 0 else ""
+        raise DataError(f"{len(complaints)} of {len(pairs)} pairs cannot be used.\n{shown}{more}")
     return rows
+
+
+def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
+    limit = model.context_length
+    if limit is not None and len(row.clean) > limit:
+        raise DataError(f"Pair {pair.id!r} is {len(row.clean)} tokens long; {model.name} takes {limit} at most.")
+    largest = max(*row.clean, *row.corrupted, *row.tokens, row.wrong)
+    if largest >= model.vocab_size:
+        raise DataError(
+            f"Pair {pair.id!r} has token {largest}, beyond the {model.vocab_size} of {model.name}. "
+            "Is this its tokenizer?"
+        )
 
 
 def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric) -> list[Row]:
@@ -114,12 +139,18 @@ def _sequence_row(
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Ids with the tokenizer's own special tokens, but never a second begin-of-text token."""
-    begins = bool(tokenizer.bos_token) and text.startswith(str(tokenizer.bos_token))
-    ids: list[int] = tokenizer(text, add_special_tokens=not begins)["input_ids"]
-    closed = tokenizer.eos_token_id is not None and len(ids) > 1 and ids[-1] == tokenizer.eos_token_id
-    # Some tokenizers close every text; a prompt must stay open for its answer.
-    return ids[:-1] if closed and not text.endswith(str(tokenizer.eos_token)) else ids
+    """Ids with what the tokenizer puts in front, but never a second begin-of-text token, and open at the end.
+
+    Tokenizers that close every text would close a prompt before its answer.
+    """
+    bare: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if tokenizer.bos_token_id is not None and tokenizer.bos_token_id in bare:
+        return bare
+    whole: list[int] = tokenizer(text)["input_ids"]
+    for before in range(len(whole) - len(bare) + 1):
+        if whole[before : before + len(bare)] == bare:
+            return whole[:before] + bare
+    return whole
 
 
 def _answer_ids(tokenizer: PreTrainedTokenizerBase, pair: PromptPair, answer: str) -> tuple[int, ...]:

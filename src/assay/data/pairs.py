@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -54,6 +55,9 @@ class PromptPairs(Sequence[PromptPair]):
             pair if pair.id else PromptPair(**{**asdict(pair), "id": str(number)})
             for number, pair in enumerate(self.pairs)
         )
+        for pair in numbered:
+            for name, text in asdict(pair).items():
+                _require_text(text, name, f"Pair {pair.id!r}")
         object.__setattr__(self, "pairs", numbered)
 
     @overload
@@ -90,7 +94,8 @@ def read_jsonl(path: str | Path) -> PromptPairs:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}.") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -99,14 +104,42 @@ def read_jsonl(path: str | Path) -> PromptPairs:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty. It needs one JSON object per line with {', '.join(REQUIRED)}.")
-    pairs = tuple(
-        _parse_line(line, f"{path}, line {number}", position) for position, (number, line) in enumerate(lines)
-    )
+    pairs = tuple(_parse_line(line, f"{path}, line {number}", number) for number, line in lines)
     _require_distinct_ids(pairs, path)
-    return PromptPairs(pairs, task=path.stem)
+    return PromptPairs(pairs, task=path.stem, options={"sha256": hashlib.sha256(content).hexdigest()})
 
 
-def _parse_line(line: str, where: str, position: int) -> PromptPair:
+def as_pairs(pairs: PromptPairs | Sequence[PromptPair | dict[str, str]] | str | Path) -> PromptPairs:
+    """Pairs from whatever a user has: pairs, a list of them or of dictionaries, or the path of a JSONL file.
+
+    Raises:
+        DataError: something else.
+    """
+    if isinstance(pairs, PromptPairs):
+        return pairs
+    if isinstance(pairs, (str, Path)):
+        return read_jsonl(pairs)
+    try:
+        return PromptPairs(tuple(pair if isinstance(pair, PromptPair) else PromptPair(**pair) for pair in pairs))
+    except TypeError as error:
+        raise DataError(
+            "Give prompt pairs as assay.PromptPairs, a list of assay.PromptPair or of dictionaries with "
+            f"{', '.join(REQUIRED)}, or the path of a .jsonl file ({error})."
+        ) from error
+
+
+def _require_text(text: Any, name: str, where: str) -> None:
+    if text is None and name == "wrong_answer":
+        return
+    if not isinstance(text, str):
+        raise DataError(f"{where}: {name} must be a string, not {type(text).__name__}.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{where}: {name} holds half a surrogate pair, which is not text.") from error
+
+
+def _parse_line(line: str, where: str, number: int) -> PromptPair:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
@@ -125,7 +158,7 @@ def _parse_line(line: str, where: str, position: int) -> PromptPair:
     return PromptPair(
         **texts,
         wrong_answer=None if wrong is None else _text(wrong, "wrong_answer", where),
-        id=str(entry.get("id", position)),
+        id=str(entry.get("id", f"line {number}")),
         group=str(entry.get("group", "")),
     )
 

@@ -1,53 +1,71 @@
-"""Can the model do the task at all? Measured before anything is attributed."""
+"""Can the model do the task at all? Measured by plain forward passes, before anything is attributed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from assay.data.baseline import Baseline
-from assay.data.encoding import Row
 from assay.data.metrics import METRICS, Metric
-from assay.engine.batches import Batch, make_batches
+from assay.engine.batches import Batch, Direction
 from assay.engine.cost import CostMeter
 from assay.errors import DataError
 from assay.model import Model
-from assay.model.recording import record
+from assay.model.checks import plain_logits
 
 
-def measure_baseline(
-    model: Model, rows: Sequence[Row], n_examples: int, metric: Metric, memory: int, cost: CostMeter
-) -> Baseline:
-    """Run every clean and corrupted prompt once, unpatched.
+@dataclass(frozen=True)
+class PlainLogits:
+    """What Hugging Face gives for the base rows of one batch: what recordings and replays must agree with."""
 
-    Raises:
-        DataError: the metric is not finite on a prompt.
-    """
-    results = {name: np.zeros(n_examples) for name in ("clean", "corrupted", "clean_right", "corrupted_right")}
-    for batch in make_batches(model, rows, "noise", memory):
-        for name, ids in (("clean", batch.base), ("corrupted", batch.source)):
-            values, right = _read(model, Batch(ids, ids, batch.start, batch.targets, batch.examples), metric, cost)
-            np.add.at(results[name], batch.examples.cpu().numpy(), values)
-            answer_rows = batch.targets.sign.cpu().numpy() > 0
-            results[f"{name}_right"][batch.examples.cpu().numpy()[answer_rows]] = right[answer_rows]
-    for name in ("clean", "corrupted"):
-        if not np.isfinite(results[name]).all():
-            bad = int(np.flatnonzero(~np.isfinite(results[name]))[0])
-            raise DataError(
-                f"{metric.name} is {results[name][bad]} on the {name} prompt of pair number {bad}. The model's weights "
-                "or activations are not finite."
-            )
-    return Baseline(**results)
+    pair: Tensor
+    """(R, P, 2) logits of the answer's and the wrong answer's token."""
+    scale: float
+    """Root mean square of all logits at the answers' positions."""
 
 
 @torch.no_grad()
-def _read(model: Model, batch: Batch, metric: Metric, cost: CostMeter) -> tuple[np.ndarray, np.ndarray]:
-    residual = record(model, batch.base).residuals[-1]
-    cost.forward(batch.rows, batch.positions, model.n_layers)
-    positions = batch.targets.positions.unsqueeze(-1).expand(-1, -1, residual.shape[-1])
-    logits = model.logits(residual.gather(1, positions))
-    right = METRICS["exact-match"].row_values(logits, batch.targets)
-    read = logits.gather(-1, batch.targets.pair) if metric.reads == "tokens" else logits
-    return metric.row_values(read, batch.targets).double().cpu().numpy(), right.cpu().numpy()
+def measure_baseline(
+    model: Model, batches: Sequence[Batch], direction: Direction, n_examples: int, metric: Metric, cost: CostMeter
+) -> tuple[Baseline, list[PlainLogits]]:
+    """Run every clean and corrupted prompt once, as Hugging Face would, with the user's attention and hooks.
+
+    Returns:
+        The baseline, and per batch the plain logits of its base rows.
+
+    Raises:
+        DataError: a logit that the metric reads is not finite.
+    """
+    results = {name: np.zeros(n_examples) for name in ("clean", "corrupted", "clean_right", "corrupted_right")}
+    plain = []
+    sides = ("corrupted", "clean") if direction == "denoise" else ("clean", "corrupted")
+    for batch in batches:
+        examples = batch.examples.cpu().numpy()
+        answer_rows = batch.targets.sign.cpu().numpy() > 0
+        for name, ids in zip(sides, (batch.base, batch.source), strict=True):
+            logits = _answer_logits(model, ids, batch)
+            cost.forward(batch.rows, batch.positions, model.n_layers)
+            pair = logits.gather(-1, batch.targets.pair)
+            read = pair if metric.reads == "tokens" else logits
+            if not torch.isfinite(read).all():
+                raise DataError(
+                    f"{model.name} gives logits that are not finite on the {name} prompts. Check its weights and dtype."
+                )
+            if name == sides[0]:
+                plain.append(PlainLogits(pair, logits.double().square().mean().sqrt().item()))
+            np.add.at(results[name], examples, metric.row_values(read, batch.targets).double().cpu().numpy())
+            right = METRICS["exact-match"].row_values(logits, batch.targets).cpu().numpy()
+            results[f"{name}_right"][examples[answer_rows]] = right[answer_rows]
+    return Baseline(**results), plain
+
+
+def _answer_logits(model: Model, ids: Tensor, batch: Batch) -> Tensor:
+    """(R, P, V) in float32 or better; an answer is read at the last P positions of its row."""
+    count = batch.targets.positions.shape[1]
+    # Somebody's hook on the head may treat positions by their number: then it must see them all.
+    logits = plain_logits(model, ids, keep=0 if model.has_foreign_hooks else count)[:, -count:]
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

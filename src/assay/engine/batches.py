@@ -13,8 +13,9 @@ from torch import Tensor
 
 from assay.data.encoding import Row
 from assay.data.metrics import Targets
-from assay.errors import OptionError
+from assay.errors import DataError, OptionError
 from assay.model import Model
+from assay.sites import Position
 
 Direction = Literal["denoise", "noise", "ablation"]
 DEFAULT_MEMORY = "2G"
@@ -40,6 +41,28 @@ class Batch:
     @property
     def positions(self) -> int:
         return self.base.shape[1]
+
+    def mask(self, position: Position) -> Tensor | None:
+        """(R, T) bool: where a component at this position is patched; None for all positions.
+
+        Raises:
+            DataError: a prompt is too short for the index.
+        """
+        if position is None:
+            return None
+        numbers = torch.arange(self.positions, device=self.base.device)
+        last = self.targets.positions[:, :1]
+        if position == "answer":
+            return (numbers == self.targets.positions.unsqueeze(2)).any(1)
+        if position == "last":
+            return numbers == last
+        if position == "first-difference":
+            return (numbers == self.start).expand(self.rows, -1)
+        assert isinstance(position, int), position
+        wanted = torch.full_like(last, position) if position >= 0 else last + 1 + position
+        if not ((wanted >= 0) & (wanted <= last)).all():
+            raise DataError(f"Position {position} lies outside a prompt of {int(last.min()) + 1} tokens.")
+        return numbers == wanted
 
 
 def make_batches(model: Model, rows: Sequence[Row], direction: Direction, memory: int) -> list[Batch]:

@@ -2,54 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
-from assay.data.metrics import Metric
+from assay.data.metrics import Metric, Targets
 from assay.engine.batches import Batch
 from assay.engine.cost import CostMeter
 from assay.errors import InterventionError
 from assay.model import Model
-from assay.model.recording import Recording, record
-
-
-@dataclass(frozen=True)
-class SiteGradients:
-    """Gradients of each row's metric; keys are layers. Only what was asked for is there."""
-
-    heads: dict[int, Tensor]
-    """(R, T, H, D)"""
-    mlps: dict[int, Tensor]
-    """(R, T, M)"""
+from assay.model.recording import Recording, as_units, record
 
 
 def site_gradients(
-    model: Model, batch: Batch, metric: Metric, wanted: set[tuple[str, int]], cost: CostMeter
-) -> tuple[Recording, SiteGradients, Tensor]:
-    """Base recording (detached), gradients at the wanted (site, layer) pairs, and metric values (R,).
+    model: Model,
+    batch: Batch,
+    metric: Metric,
+    wanted: Collection[tuple[str, int]],
+    keep: Collection[str],
+    cost: CostMeter,
+) -> tuple[Recording, dict[tuple[str, int], Tensor], Tensor]:
+    """Base recording (detached), gradients (R, T, U, D) at the wanted (site, layer) pairs, metric values (R,).
 
     Raises:
         InterventionError: the metric does not depend on a site (its gradient is None).
     """
-    recording = record(model, batch.base, gradients=True)
+    recording = record(model, batch.base, gradients=True, keep=keep)
     cost.forward(batch.rows, batch.positions, model.n_layers)
-    keys = sorted(wanted)
-    tensors = [(recording.heads if site == "heads" else recording.mlps)[layer] for site, layer in keys]
-    with model.frozen():
+    places = sorted(wanted)
+    tensors, factors = zip(*(recording.graph_tensor(site, layer) for site, layer in places), strict=True)
+    with model.frozen(), torch.enable_grad():
         values = read_metric(model, recording.residuals[-1], batch, metric)
-        for key, tensor in zip(keys, tensors, strict=True):
-            _require_dependence(*key, found=tensor.requires_grad)
+        for place, tensor in zip(places, tensors, strict=True):
+            _require_dependence(*place, found=tensor.requires_grad)
         gradients = torch.autograd.grad(values.sum(), tensors, allow_unused=True)
     cost.backward(batch.rows, batch.positions, model.n_layers)
-    found: dict[str, dict[int, Tensor]] = {"heads": {}, "mlps": {}}
-    for (site, layer), gradient in zip(keys, gradients, strict=True):
+    found = {}
+    for (site, layer), gradient, factor in zip(places, gradients, factors, strict=True):
         _require_dependence(site, layer, found=gradient is not None)
-        found[site][layer] = gradient
-    for tensors in (recording.residuals, recording.heads, recording.mlps, recording.attentions):
-        tensors[:] = [tensor.detach() for tensor in tensors]
-    return recording, SiteGradients(found["heads"], found["mlps"]), values.detach()
+        found[site, layer] = as_units(site, gradient) * factor
+    return recording.detach(), found, values.detach()
 
 
 def _require_dependence(site: str, layer: int, *, found: bool) -> None:
@@ -70,7 +63,16 @@ def read_metric(
         (N,) row values.
     """
     targets = batch.targets if rows is None else batch.targets.rows(rows)
-    positions = (targets.positions - start).unsqueeze(-1).expand(-1, -1, residual.shape[-1])
-    read = residual.gather(1, positions)
-    logits = model.logits(read, targets.pair if metric.reads == "tokens" else None)
-    return metric.row_values(logits, targets)
+    return metric.row_values(answer_logits(model, residual, targets, metric, start), targets)
+
+
+def answer_logits(model: Model, residual: Tensor, targets: Targets, metric: Metric, start: int = 0) -> Tensor:
+    """What the metric reads: (N, P, 2) logits of two tokens, or (N, P, V) of the whole vocabulary."""
+    positions = (targets.positions - start).unsqueeze(-1)
+    if model.has_foreign_hooks:
+        # A hook on norm or head may treat positions by their number, so both see all positions.
+        logits = model.logits(residual)
+        logits = logits.gather(1, positions.expand(-1, -1, logits.shape[-1]))
+        return logits.gather(-1, targets.pair) if metric.reads == "tokens" else logits
+    read = residual.gather(1, positions.expand(-1, -1, residual.shape[-1]))
+    return model.logits(read, targets.pair if metric.reads == "tokens" else None)

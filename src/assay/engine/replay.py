@@ -1,28 +1,32 @@
 """Evaluate patches by running again only what they change.
 
-A patched sequence is called a *lane*. It starts from the recorded residual stream of its component's
-layer (nothing before that layer is computed) and from the first patched position (keys and values of
+A patched sequence is called a *lane*. It starts from the recorded residual stream of the first layer that
+its patch changes (nothing before is computed) and from the first patched position (keys and values of
 earlier positions come from the recording). Lanes of many components and rows run side by side: a lane
 joins the batch at its layer, so every layer is called once for all lanes that have begun.
 
-Axes: N lanes, t positions from ``start`` on, S all positions, M d_model, H heads, D head width.
+Axes: N lanes, t positions from ``start`` on, S all positions, M d_model, H heads, U units, D their width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from assay.engine.cost import CostMeter
 from assay.errors import InterventionError
 from assay.model import Model
 from assay.model.attention import tapped
 from assay.model.checks import LIMITS
-from assay.model.recording import Recording, first_of, forward_hook, replace_first
+from assay.model.recording import Recording, as_units, first_residual, site_hook
 from assay.sites import Component
+
+Activations = Callable[[str, int], Tensor]
+"""A site's value, (R, S, U, D), by kind and layer."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ class Lane:
     component: Component | None
 
     @property
-    def layer(self) -> int:
-        return 0 if self.component is None else self.component.layer
+    def entry(self) -> int:
+        return 0 if self.component is None else self.component.entry
 
 
 class Replay:
@@ -42,48 +46,52 @@ class Replay:
 
     Args:
         recording: the base run, R rows.
-        source: what the patched components are set to at full strength: ``heads`` and ``mlps`` per layer.
+        source: what patched components are set to at full strength.
         start: first position that any patch changes; earlier ones are taken from the recording.
+        masks: for a component at named positions, (R, S) which ones; None: all.
         cost: is charged with what really runs.
     """
 
-    def __init__(self, model: Model, recording: Recording, source: Recording, start: int, cost: CostMeter) -> None:
+    def __init__(
+        self,
+        model: Model,
+        recording: Recording,
+        source: Activations,
+        start: int,
+        masks: Callable[[Component], Tensor | None],
+        cost: CostMeter,
+    ) -> None:
         self.model = model
         self.recording = recording
         self.source = source
         self.start = start
+        self.masks = masks
         self.cost = cost
 
     def run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
         """Final residual stream (N, t, M) of the lanes, before the final norm.
 
         Args:
-            lanes: in ascending order of their layers.
+            lanes: in ascending order of their entry layers.
             strength: (N,) how far each component goes from its base (0) to its source value (1).
                 Gradients flow to it.
 
         Raises:
             InterventionError: a patch did not reach its component.
         """
-        rows = torch.tensor([lane.row for lane in lanes], device=self.model.device)
-        layers = [lane.layer for lane in lanes]
-        assert layers == sorted(layers), "lanes must be in the order of their layers"
-        tap = _ReplayTap(self, lanes, rows, strength)
+        entries = [lane.entry for lane in lanes]
+        assert entries == sorted(entries), "lanes must be in the order of their layers"
+        tap = _ReplayTap(self, lanes, strength)
         hidden: Tensor | None = None
-        begun = 0
         with tapped(self.model.hf, tap), self.model.frozen():
-            for layer in self.model.layers[layers[0] :]:
-                joining = layers.count(layer.index)
-                if joining:
-                    fresh = self.recording.residuals[layer.index][rows[begun : begun + joining], self.start :]
+            for index in range(entries[0], self.model.n_layers + 1):
+                fresh = tap.enter(index, entries.count(index))
+                if fresh is not None:
                     hidden = fresh if hidden is None else torch.cat([hidden, fresh])
-                    begun += joining
                 assert hidden is not None
-                tap.enter(layer.index, begun)
-                args, kwargs = self.recording.arguments[layer.index].select(rows[:begun], self.start)
-                with forward_hook(layer.mlp_contribution, tap.mlp_contribution):
-                    hidden = first_of(layer.module(hidden, *args, **kwargs))
-                self.cost.forward(begun, hidden.shape[1])
+                if index < self.model.n_layers:
+                    hidden = tap.run_layer(hidden)
+                    self.cost.forward(*hidden.shape[:2])
         tap.require_all_fired()
         assert hidden is not None
         return hidden
@@ -92,74 +100,161 @@ class Replay:
 class _ReplayTap:
     """Prepends recorded keys and values, and sets the patched components of lanes that just joined."""
 
-    def __init__(self, replay: Replay, lanes: list[Lane], rows: Tensor, strength: Tensor) -> None:
-        self.recording, self.source, self.start = replay.recording, replay.source, replay.start
-        self.lanes, self.rows, self.strength = lanes, rows, strength
+    def __init__(self, replay: Replay, lanes: list[Lane], strength: Tensor) -> None:
+        self.replay, self.model, self.recording, self.start = replay, replay.model, replay.recording, replay.start
+        self.lanes, self.strength = lanes, strength
+        self.rows = torch.tensor([lane.row for lane in lanes], device=replay.model.device)
         self.layer = -1
         self.begun = 0
-        self.joining: list[int] = []
+        self.joining: dict[str, list[int]] = {}
         self.fired = [0] * len(lanes)
         self.tolerance = LIMITS[replay.model.dtype]
 
-    def enter(self, layer: int, begun: int) -> None:
-        self.joining = list(range(self.begun, begun))
-        self.layer, self.begun = layer, begun
+    # Layers
 
-    def keys_values(self, layer: int, k_NKtD: Tensor, v_NKtD: Tensor) -> tuple[Tensor, Tensor]:
+    def enter(self, layer: int, count: int) -> Tensor | None:
+        """Let ``count`` more lanes begin at ``layer``; their residual stream, patched where that is the site."""
+        first, self.begun = self.begun, self.begun + count
+        self.layer = layer
+        self.joining = {}
+        for lane in range(first, self.begun):
+            component = self.lanes[lane].component
+            if component is not None:
+                self.joining.setdefault(component.site, []).append(lane)
+        if not count:
+            return None
+        fresh = self.recording.residuals[layer][self.rows[first : self.begun], self.start :]
+        for site in ("residual-pre", "residual-post"):
+            # A residual stream after one layer is the one before the next; no lane does both at once here.
+            if lanes := self.joining.get(site):
+                local = [lane - first for lane in lanes]
+                fresh = fresh.clone()
+                fresh[local] = self._patched(site, lanes, fresh[local].unsqueeze(2)).squeeze(2)
+        if lanes := self.joining.get("embeddings"):
+            local = [lane - first for lane in lanes]
+            fresh = fresh.clone()
+            fresh[local] = self._from_embeddings(lanes)
+        return fresh
+
+    def run_layer(self, hidden: Tensor) -> Tensor:
+        layer = self.model.layers[self.layer]
+        args, kwargs = self.recording.arguments[self.layer].select(self.rows[: self.begun], self.start)
+        shape = hidden.shape[:2]
+        with ExitStack() as hooks:
+            for site in ("attention", "residual-mid", "neurons-pre", "neurons", "mlps"):
+                if lanes := self.joining.get(site):
+                    place = "attention" if site == "residual-mid" else site
+                    hooks.enter_context(site_hook(layer, place, shape, self._setter(site, lanes)))
+            output = layer.module(hidden, *args, **kwargs)
+        result: Tensor = output[0] if isinstance(output, tuple) else output
+        return result
+
+    # Attention
+
+    def attention_inputs(
+        self, layer: int, q_NHtD: Tensor, k_NKtD: Tensor, v_NKtD: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         self._require_layer(layer)
-        if self.start == 0:
-            return k_NKtD, v_NKtD
-        rows = self.rows[: self.begun]
-        k_before = self.recording.keys[layer][:, :, : self.start][rows]
-        v_before = self.recording.values[layer][:, :, : self.start][rows]
-        return torch.cat([k_before, k_NKtD], dim=2), torch.cat([v_before, v_NKtD], dim=2)
+        q, k, v = (self._set_units(site, x) for site, x in (("q", q_NHtD), ("k", k_NKtD), ("v", v_NKtD)))
+        if self.start > 0:
+            rows = self.rows[: self.begun]
+            before = [
+                kept[layer][:, : self.start][rows].transpose(1, 2) for kept in (self.recording.k, self.recording.v)
+            ]
+            k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
+        return q, k, v
 
     def head_outputs(self, layer: int, z_NtHD: Tensor) -> Tensor:
         self._require_layer(layer)
-        lanes, heads = self._joining_at("heads")
-        if not lanes:
-            return z_NtHD
-        before = z_NtHD[lanes, :, heads]
-        target = self._patched(self.recording.heads, self.source.heads, before, lanes, heads)
-        changed = z_NtHD.clone() if z_NtHD.requires_grad or target.requires_grad else z_NtHD
-        changed[lanes, :, heads] = target
-        return changed
+        if lanes := self.joining.get("heads"):
+            return self._setter("heads", lanes)(z_NtHD)
+        return z_NtHD
 
-    def mlp_contribution(self, _: nn.Module, __: Any, output: Any) -> Any:
-        lanes, _units = self._joining_at("mlps")
-        if not lanes:
-            return output
-        contribution = first_of(output)
-        changed = contribution.clone()
-        changed[lanes] = self._patched(self.recording.mlps, self.source.mlps, contribution[lanes], lanes, None)
-        return replace_first(output, changed)
+    def _set_units(self, site: str, x_NUtD: Tensor) -> Tensor:
+        if lanes := self.joining.get(site):
+            return self._setter(site, lanes)(x_NUtD.transpose(1, 2)).transpose(1, 2)
+        return x_NUtD
 
-    def _patched(
-        self, base: list[Tensor], source: list[Tensor], before: Tensor, lanes: list[int], heads: list[int] | None
-    ) -> Tensor:
-        """Base + strength x (source - base) for these lanes, from ``start`` on; proves what it replaces."""
+    # Patches
+
+    def _setter(self, site: str, lanes: list[int]) -> Callable[[Tensor], Tensor]:
+        """A function that sets these lanes' component in the (N, t, ...) value of its site."""
+        units = [self._unit(lane) for lane in lanes]
+
+        def set_components(value: Tensor) -> Tensor:
+            changed = value.clone()
+            seen = as_units(site, changed)  # a view: writing to it writes to ``changed``
+            seen[lanes, :, units] = self._patched(site, lanes, seen[lanes, :, units].unsqueeze(2)).squeeze(2)
+            return changed
+
+        return set_components
+
+    def _patched(self, site: str, lanes: list[int], before: Tensor) -> Tensor:
+        """Base + strength x (source - base), (n, t, 1, D), at the component's positions; proves what it replaces."""
+        here, there = self._ends(site, lanes)
+        if site == "residual-mid":
+            # It moves as attention's output does, which is what is set.
+            output, factor = self.recording.graph_tensor(site, self.layer)
+            there = (there - here) * factor
+            here = output[self.rows[lanes], self.start :].unsqueeze(2)
+            there = here + there
+        self._require_recorded_value(lanes, before, here)
+        target = torch.lerp(here, there, self.strength[lanes].view(-1, 1, 1, 1).to(here.dtype))
+        for lane in lanes:
+            self.fired[lane] += 1
+        return self._at_positions(lanes, target, before)
+
+    def _ends(self, site: str, lanes: list[int]) -> tuple[Tensor, Tensor]:
+        """Base and source value of these lanes' components from ``start`` on, (n, t, 1, D) each."""
+        layer = self.layer - 1 if site == "residual-post" else self.layer
+        rows, units = self.rows[lanes], [self._unit(lane) for lane in lanes]
+        here, there = (
+            values[:, self.start :][rows, :, units].unsqueeze(2)
+            for values in (self.recording.site(site, layer), self.replay.source(site, layer))
+        )
+        return here, there
+
+    def _from_embeddings(self, lanes: list[int]) -> Tensor:
+        """The residual stream that the model makes of patched token embeddings, from ``start`` on."""
         rows = self.rows[lanes]
-        here, there = base[self.layer][:, self.start :], source[self.layer][:, self.start :]
-        here, there = (x[rows] if heads is None else x[rows, :, heads] for x in (here, there))
-        drift = (before - here).detach().abs().amax((1, 2))
+        here, there = (
+            values[rows, :, 0] for values in (self.recording.site("embeddings", 0), self.replay.source("embeddings", 0))
+        )
+        target = torch.lerp(here, there, self.strength[lanes].view(-1, 1, 1).to(here.dtype))
+        for lane in lanes:
+            self.fired[lane] += 1
+        whole = torch.zeros_like(here[:, : self.start])  # positions before ``start`` are not looked at
+        kept = self._at_positions(lanes, target[:, self.start :].unsqueeze(2), here[:, self.start :].unsqueeze(2))
+        return first_residual(self.model, torch.cat([whole, kept.squeeze(2)], dim=1))[:, self.start :]
+
+    def _at_positions(self, lanes: list[int], target: Tensor, before: Tensor) -> Tensor:
+        masks = [self.replay.masks(component) if (component := self.lanes[lane].component) else None for lane in lanes]
+        if all(mask is None for mask in masks):
+            return target
+        chosen = torch.stack(
+            [
+                torch.ones(target.shape[1], dtype=torch.bool, device=target.device)
+                if mask is None
+                else mask[self.lanes[lane].row, self.start :]
+                for lane, mask in zip(lanes, masks, strict=True)
+            ]
+        )
+        return torch.where(chosen.view(*chosen.shape, 1, 1), target, before)
+
+    def _unit(self, lane: int) -> int:
+        component = self.lanes[lane].component
+        return 0 if component is None or component.unit is None else component.unit
+
+    # Proofs
+
+    def _require_recorded_value(self, lanes: list[int], before: Tensor, here: Tensor) -> None:
+        drift = (before - here).detach().abs().flatten(1).amax(1)
         if not (drift <= self.tolerance * here.detach().abs().amax().clamp(min=1e-6)).all():
             worst = self.lanes[lanes[int(drift.argmax())]].component
             raise InterventionError(
                 f"{worst.name if worst else 'A component'} does not hold its recorded value when it is patched "
                 f"(off by {drift.max().item():.3g}); the model changes between two runs of one prompt."
             )
-        target = torch.lerp(here, there, self.strength[lanes].view(-1, 1, 1).to(here.dtype))
-        for lane in lanes:
-            self.fired[lane] += 1
-        return target
-
-    def _joining_at(self, site: str) -> tuple[list[int], list[int]]:
-        found = [
-            (lane, component.unit or 0)
-            for lane in self.joining
-            if (component := self.lanes[lane].component) is not None and component.site == site
-        ]
-        return [lane for lane, _ in found], [unit for _, unit in found]
 
     def _require_layer(self, layer: int) -> None:
         if layer != self.layer:

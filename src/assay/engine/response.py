@@ -6,25 +6,27 @@ is a way to know or guess that number from `Response.value` and `Response.slope`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from assay.data.metrics import Metric
+from assay.engine.baseline import PlainLogits
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
-from assay.engine.gradients import read_metric, site_gradients
-from assay.engine.replay import Lane, Replay
+from assay.engine.gradients import answer_logits, read_metric, site_gradients
+from assay.engine.replay import Activations, Lane, Replay
 from assay.errors import InterventionError, OptionError
 from assay.model import Model
 from assay.model.checks import LIMITS, relative_difference
 from assay.model.recording import Recording, record
-from assay.sites import Component
+from assay.sites import KINDS, Component
 
-Source = Callable[[Recording], Recording]
-"""Makes, from the base recording of a batch, what patched components are set to (``heads`` and ``mlps``)."""
+Source = Callable[[Batch, Recording, str, int], Tensor]
+"""What a site of a kind and layer is set to, (R, T, U, D), given a batch and its base recording."""
 
 
 class Response:
@@ -33,10 +35,8 @@ class Response:
     Args:
         components: what to patch, one at a time.
         source: where patched values come from; the batch's source prompts if None.
-        start: first position that a patch may change. By default the batch's first difference where the
-            source prompts serve, else 0.
-        skip: leave out what is known to change nothing: positions before ``start``, and components whose
-            source equals their base. Off, everything is run (to test that nothing is lost).
+        skip: leave out what is known to change nothing: positions before the first difference, and
+            components whose source equals their base. Off, everything is run (to test that nothing is lost).
         memory: bytes that patched sequences may take at once.
         advance: called with the number of (component, row) pairs done.
     """
@@ -63,26 +63,32 @@ class Response:
         self.cost = cost or CostMeter()
         self.advance = advance
         self._make_source = source
-        # A hook of the user's may treat positions by their number, so they must all be there.
-        cut = skip and source is None and not model.has_foreign_hooks
-        self.start = batch.start if cut else 0
+        self._keep = {c.site for c in components if KINDS[c.site].of_mlp}
+        # Causal attention gives both prompts the same activations up to their first difference. A hook of the
+        # user's may not, or treat positions by their number; so do some layers. Then all positions are run.
+        self._equal_until = 0 if source is not None or model.has_foreign_hooks else batch.start
+        self.start = self._equal_until if skip and not model.family.counts_positions else 0
         self._base: Recording | None = None
-        self._slopes: Tensor | None = None
 
     # The two runs
 
     @property
     def base(self) -> Recording:
         if self._base is None:
-            self._base = record(self.model, self.batch.base)
-            self.cost.forward(self.batch.rows, self.batch.positions, self.model.n_layers)
+            self._base = self._record(self.batch.base)
         return self._base
 
     @cached_property
-    def source(self) -> Recording:
+    def source(self) -> Activations:
+        """A site's source value (R, T, U, D) by kind and layer."""
         if self._make_source is not None:
-            return self._make_source(self.base)
-        recording = record(self.model, self.batch.source)
+            return partial(self._make_source, self.batch, self.base)
+        recording = self._record(self.batch.source)
+        self._require_equal_beginnings(recording)
+        return recording.site
+
+    def _record(self, ids: Tensor) -> Recording:
+        recording = record(self.model, ids, keep=self._keep)
         self.cost.forward(self.batch.rows, self.batch.positions, self.model.n_layers)
         return recording
 
@@ -92,34 +98,54 @@ class Response:
         with torch.no_grad():
             return read_metric(self.model, self.base.residuals[-1], self.batch, self.metric)
 
+    def mask(self, component: Component) -> Tensor | None:
+        """(R, T) bool: the positions at which the component is patched; None for all."""
+        return self.batch.mask(component.position)
+
+    def _deltas(self) -> Iterator[tuple[str, int, Tensor, list[int]]]:
+        """Kind, layer, delta (R, T, U, D) and component numbers, site by site."""
+        groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for i, component in enumerate(self.components):
+            groups[component.site, component.layer].append(i)
+        for (site, layer), numbers in groups.items():
+            delta = self.source(site, layer) - self.base.site(site, layer)
+            if self._make_source is None:
+                # Exactly, not up to rounding: causal attention cannot tell the prompts apart here.
+                delta = delta.clone()
+                delta[:, : self._equal_until] = 0
+            yield site, layer, delta, numbers
+
+    def _reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
+        """(R, T, U) summed over each component's positions: (C', R)."""
+        rows = []
+        everywhere = per_position.sum(1)
+        for i in numbers:
+            component = self.components[i]
+            mask = self.mask(component)
+            unit = component.unit or 0
+            rows.append(everywhere[:, unit] if mask is None else (per_position[:, :, unit] * mask).sum(1))
+        return torch.stack(rows)
+
     @cached_property
     def _moves(self) -> Tensor:
         """(C, R) bool: whether the patch changes anything at all."""
-        moves = torch.zeros(len(self.components), self.batch.rows, dtype=torch.bool)
-        if self.batch.start == self.batch.positions and self._make_source is None:
+        moves = torch.zeros(len(self.components), self.batch.rows, dtype=torch.bool, device=self.model.device)
+        if self._equal_until == self.batch.positions:
             return moves
-        for i, component in enumerate(self.components):
-            moves[i] = (self._delta(component) != 0).flatten(1).any(1)
+        for _, _, delta, numbers in self._deltas():
+            moves[numbers] = self._reduce((delta != 0).any(3).long(), numbers) > 0
         return moves
-
-    def _delta(self, component: Component) -> Tensor:
-        """(R, T, D) or (R, T, M): source minus base; exactly 0 before the first difference."""
-        site = component.site
-        source, base = (getattr(run, site)[component.layer] for run in (self.source, self.base))
-        delta: Tensor
-        delta = source - base if component.unit is None else source[:, :, component.unit] - base[:, :, component.unit]
-        if self._make_source is None:
-            delta = delta.clone()
-            delta[:, : self.batch.start] = 0
-        return delta
 
     # g and its derivatives
 
     def value(self, a: float) -> Tensor:
         """(C, R) g(a): the metric with each component alone patched at strength ``a``."""
         with torch.no_grad():
-            strengths = torch.full((len(self.components), self.batch.rows), float(a), dtype=self.base_values.dtype)
-            return self._value(strengths.to(self.model.device))
+            strengths = self._strengths(a)
+            values = self.base_values.expand(len(self.components), -1).clone()
+            for lanes, index in self._chunks():
+                values[index] = self._run(lanes, strengths[index])
+            return values
 
     def slope(self, a: float) -> Tensor:
         """(C, R) g'(a). At a = 0 one backward pass serves all components; elsewhere each pays its own.
@@ -130,63 +156,58 @@ class Response:
         self._require_differentiable()
         if a == 0:
             return self._slope_at_base()
-        strengths = torch.full(
-            (len(self.components), self.batch.rows), float(a), dtype=self.base_values.dtype, device=self.model.device
-        )
-        return self._slope(strengths)
-
-    def _value(self, strengths: Tensor) -> Tensor:
-        values = self.base_values.expand(len(self.components), -1).clone()
-        for lanes, index in self._chunks():
-            values[index] = self._run(lanes, strengths[index])
-        return values
-
-    def _slope(self, strengths: Tensor) -> Tensor:
+        strengths = self._strengths(a)
         slopes = torch.zeros_like(strengths)
         for lanes, index in self._chunks():
             strength = strengths[index].requires_grad_(True)
-            (gradient,) = torch.autograd.grad(self._run(lanes, strength).sum(), strength)
-            for layer in range(lanes[0].layer, self.model.n_layers):
-                begun = sum(lane.layer <= layer for lane in lanes)
+            with torch.enable_grad():
+                total = self._run(lanes, strength).sum()
+            (gradient,) = torch.autograd.grad(total, strength)
+            for layer in range(lanes[0].entry, self.model.n_layers):
+                begun = sum(lane.entry <= layer for lane in lanes)
                 self.cost.backward(begun, self.batch.positions - self.start)
             slopes[index] = gradient
         return slopes
 
     def _slope_at_base(self) -> Tensor:
         wanted = {(component.site, component.layer) for component in self.components}
-        self._base, gradients, values = site_gradients(self.model, self.batch, self.metric, wanted, self.cost)
-        self.__dict__["base_values"] = values
+        found = site_gradients(self.model, self.batch, self.metric, wanted, self._keep, self.cost)
+        self._base, gradients, self.__dict__["base_values"] = found
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
-        for i, component in enumerate(self.components):
-            gradient = getattr(gradients, component.site)[component.layer]
-            gradient = gradient if component.unit is None else gradient[:, :, component.unit]
-            slopes[i] = (gradient * self._delta(component)).double().flatten(1).sum(1)
+        for site, layer, delta, numbers in self._deltas():
+            products = (gradients[site, layer].double() * delta.double()).sum(3)
+            slopes[numbers] = self._reduce(products, numbers)
         self.advance(slopes.numel())
         return slopes
 
+    def _strengths(self, a: float) -> Tensor:
+        shape = (len(self.components), self.batch.rows)
+        return torch.full(shape, float(a), dtype=self.base_values.dtype, device=self.model.device)
+
     # Lanes
 
-    def _chunks(self) -> list[tuple[list[Lane], tuple[Tensor, Tensor]]]:
+    def _chunks(self) -> Iterator[tuple[list[Lane], tuple[Tensor, Tensor]]]:
         """Lanes that fit in memory together, layer by layer, with their (component, row) indices."""
         self._require_faithful_replay()
         moves = self._moves if self.skip else torch.ones_like(self._moves)
         self.advance(int((~moves).sum()))
-        order = sorted(range(len(self.components)), key=lambda i: self.components[i].layer)
+        order = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
         pairs = [(i, row) for i in order for row in moves[i].nonzero().flatten().tolist()]
         size = self._lanes_at_once()
-        chunks = []
         for first in range(0, len(pairs), size):
             part = pairs[first : first + size]
             places, rows = torch.tensor(part, device=self.model.device).unbind(1)
-            chunks.append(([Lane(row, self.components[i]) for i, row in part], (places, rows)))
-        return chunks
+            yield [Lane(row, self.components[i]) for i, row in part], (places, rows)
 
     def _run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
-        residual = Replay(self.model, self.base, self.source, self.start, self.cost).run(lanes, strength)
+        residual = self._replay().run(lanes, strength)
         rows = torch.tensor([lane.row for lane in lanes], device=self.model.device)
         self.cost.interventions += len(lanes)
         self.advance(len(lanes))
         return read_metric(self.model, residual, self.batch, self.metric, rows, self.start)
+
+    def _replay(self) -> Replay:
+        return Replay(self.model, self.base, self.source, self.start, self.mask, self.cost)
 
     def _lanes_at_once(self) -> int:
         answers = self.batch.targets.positions.shape[1]
@@ -199,16 +220,51 @@ class Response:
         )
         return max(1, self.memory // each)
 
+    # Proofs
+
+    @torch.no_grad()
+    def require_same_as(self, plain: PlainLogits) -> None:
+        """The base run must give the logits that Hugging Face gives, read the way the metric reads them.
+
+        Raises:
+            InterventionError: it does not.
+        """
+        if self._base is None:
+            return
+        logits = answer_logits(self.model, self._base.residuals[-1], self.batch.targets, self.metric)
+        pair = logits if self.metric.reads == "tokens" else logits.gather(-1, self.batch.targets.pair)
+        off = ((pair - plain.pair).abs().max() / plain.scale).item()
+        limit = LIMITS[self.model.dtype]
+        if not off <= limit:
+            raise InterventionError(
+                f"{self.model.name} as assay runs it does not give the logits of a plain forward pass: relative "
+                f"deviation {off:.3g}, limit {limit:.0e}. Something changed it since it was loaded: a hook, another "
+                "attention implementation, a replaced forward method."
+            )
+
+    def _require_equal_beginnings(self, source: Recording) -> None:
+        """Before their first difference the two prompts must have the same residual stream."""
+        until = self._equal_until
+        if until == 0:
+            return
+        for layer, (here, there) in enumerate(zip(self.base.residuals, source.residuals, strict=True)):
+            off = relative_difference(here[:, :until], there[:, :until])
+            if not off <= LIMITS[self.model.dtype]:
+                raise InterventionError(
+                    f"Clean and corrupted prompt differ from position {until} on, yet the residual stream at layer "
+                    f"{layer} differs before it (by {off:.3g}): this model does not attend causally."
+                )
+
     @torch.no_grad()
     def _require_faithful_replay(self) -> None:
         """Replay the rows unpatched: they must end where the recording ended."""
-        rows = self.batch.rows
         if self.start >= self.batch.positions:
             return
-        lanes = [Lane(row, None) for row in range(rows)]
-        replay = Replay(self.model, self.base, self.source, self.start, self.cost)
-        ends = replay.run(lanes, torch.zeros(rows, device=self.model.device))
-        off = relative_difference(self.base.residuals[-1][:, self.start :], ends)
+        rows = list(range(self.batch.rows))
+        if self.model.has_foreign_hooks:
+            rows += rows  # a hook may treat batch entries by their number
+        ends = self._replay().run([Lane(row, None) for row in rows], torch.zeros(len(rows), device=self.model.device))
+        off = relative_difference(self.base.residuals[-1][rows, self.start :], ends)
         limit = LIMITS[self.model.dtype]
         if not off <= limit:
             raise InterventionError(

@@ -3,81 +3,101 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from assay.data.encoding import Row
+from assay.engine.batches import Batch
 from assay.engine.cost import CostMeter
 from assay.errors import DataError
 from assay.model import Model
 from assay.model.recording import Recording, record
+from assay.sites import KINDS
 
 MeanOver = Literal["position", "all-positions"]
+EVERYWHERE = (0, 0)
 SMALLEST_GROUP = 32
 """Reference prompts of one length that a mean per position needs."""
 
 
-def zeros(base: Recording) -> Recording:
-    """Every head output and MLP contribution zero."""
-    return Recording(
-        base.ids,
-        heads=[torch.zeros_like(heads[:1, :1]).expand_as(heads) for heads in base.heads],
-        mlps=[torch.zeros_like(mlp[:1, :1]).expand_as(mlp) for mlp in base.mlps],
-    )
+def zeros(_: Batch, base: Recording, site: str, layer: int) -> Tensor:
+    """Zero, in the shape of the site."""
+    return torch.zeros_like(base.site(site, layer))
 
 
 class Means:
-    """Mean activations over reference prompts.
+    """Mean activations over reference prompts; each distinct token sequence counts once.
 
     Args:
         rows: their corrupted side is the reference.
-        over: ``position``: for each position, over the reference rows that are exactly as long as the
-            patched one (at least 32 of them); ``all-positions``: over all rows and positions.
+        places: the (site, layer) pairs that will be asked for.
+        over: ``position``: for each position, over the reference rows whose prompt and answer are exactly as
+            long as the patched one's (at least 32 of them); ``all-positions``: over all positions of all
+            reference prompts, answers left out.
+        wanted: the rows that will be patched.
         batch_rows: rows to run at once.
+
+    Raises:
+        DataError: too few reference prompts of one length.
     """
 
     def __init__(
-        self, model: Model, rows: Sequence[Row], over: MeanOver, batch_rows: int, cost: CostMeter, lengths: set[int]
+        self,
+        model: Model,
+        rows: Sequence[Row],
+        places: Collection[tuple[str, int]],
+        over: MeanOver,
+        wanted: Sequence[Row],
+        batch_rows: int,
+        cost: CostMeter,
     ) -> None:
         self.over = over
-        groups: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
-        prompts: defaultdict[int, set[int]] = defaultdict(set)
+        groups: defaultdict[tuple[int, int], dict[tuple[int, ...], None]] = defaultdict(dict)
         for row in rows:
-            groups[len(row.corrupted)].append(row.corrupted)
-            prompts[len(row.corrupted)].add(row.example)
+            prompt_length, answer_length = _lengths(row)
+            if over == "all-positions":
+                answer_length = 1
+            groups[prompt_length, answer_length][row.corrupted[: prompt_length + answer_length - 1]] = None
         if over == "position":
-            _require_large_groups({length: len(prompts[length]) for length in sorted(lengths)})
-        sums: dict[int, list[Tensor]] = {}
-        counts: dict[int, int] = {}
-        for length, ids in groups.items():
-            key = length if over == "position" else 0
+            lengths = sorted({_lengths(row) for row in wanted})
+            _require_large_groups({key: len({ids[: key[0]] for ids in groups.get(key, ())}) for key in lengths})
+            groups = defaultdict(dict, {key: groups[key] for key in lengths})
+        keep = {site for site, _ in places if KINDS[site].of_mlp}
+        sums: defaultdict[tuple[str, int, tuple[int, int]], Tensor | float] = defaultdict(float)
+        counts: defaultdict[tuple[int, int], int] = defaultdict(int)
+        for lengths_of, distinct in groups.items():
+            key = lengths_of if over == "position" else EVERYWHERE
+            ids = list(distinct)
             for first in range(0, len(ids), batch_rows):
                 part = torch.tensor(ids[first : first + batch_rows], device=model.device)
-                recording = record(model, part)
+                recording = record(model, part, keep=keep)
                 cost.forward(part.shape[0], part.shape[1], model.n_layers)
                 dims = (0,) if over == "position" else (0, 1)
-                found = [tensor.double().sum(dims) for tensor in (*recording.heads, *recording.mlps)]
-                sums[key] = [a + b for a, b in zip(sums[key], found, strict=True)] if key in sums else found
-                counts[key] = counts.get(key, 0) + (len(part) if over == "position" else part.numel())
-        self.means = {key: [(total / counts[key]).to(model.dtype) for total in totals] for key, totals in sums.items()}
+                for site, layer in places:
+                    sums[site, layer, key] += recording.site(site, layer).double().sum(dims)
+                counts[key] += len(part) if over == "position" else part.numel()
+        self.means = {place: torch.as_tensor(total / counts[place[2]]) for place, total in sums.items()}
 
-    def __call__(self, base: Recording) -> Recording:
-        means = self.means[base.ids.shape[1] if self.over == "position" else 0]
-        n_layers = len(base.heads)
-        return Recording(
-            base.ids,
-            heads=[mean.expand_as(heads) for mean, heads in zip(means[:n_layers], base.heads, strict=True)],
-            mlps=[mean.expand_as(mlp) for mean, mlp in zip(means[n_layers:], base.mlps, strict=True)],
-        )
+    def __call__(self, batch: Batch, base: Recording, site: str, layer: int) -> Tensor:
+        value = base.site(site, layer)
+        answer_length = batch.targets.positions.shape[1]
+        lengths = (batch.positions - answer_length + 1, answer_length)
+        mean = self.means[site, layer, lengths if self.over == "position" else EVERYWHERE]
+        return mean.to(value.dtype).expand_as(value)
 
 
-def _require_large_groups(sizes: dict[int, int]) -> None:
+def _lengths(row: Row) -> tuple[int, int]:
+    """Tokens of the prompt, and of the answer read after it."""
+    return row.positions[0] + 1, len(row.positions)
+
+
+def _require_large_groups(sizes: dict[tuple[int, int], int]) -> None:
     small = {length: size for length, size in sizes.items() if size < SMALLEST_GROUP}
     if small:
-        length, size = min(small.items(), key=lambda item: item[1])
+        (length, _), size = min(small.items(), key=lambda item: item[1])
         raise DataError(
             f"A mean per position needs at least {SMALLEST_GROUP} reference prompts of each length; there are {size} "
             f"of {length} tokens. Take the mean over all positions (--mean all-positions), or give more reference "

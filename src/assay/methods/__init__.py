@@ -3,7 +3,7 @@
 from assay.methods.activation_patching import activation_patching
 from assay.methods.attribution_patching import attribution_patching
 from assay.methods.mean_ablation import mean_ablation
-from assay.methods.method import Method
+from assay.methods.method import Method, measure
 from assay.methods.random_scores import random_scores
 from assay.methods.registry import METHODS
 from assay.methods.zero_ablation import zero_ablation
@@ -14,6 +14,7 @@ __all__ = [
     "activation_patching",
     "attribution_patching",
     "mean_ablation",
+    "measure",
     "random_scores",
     "zero_ablation",
 ]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from assay.data.pairs import PromptPairs
-from assay.methods.method import MeasureOptions, Method, effect, measure
+from assay.methods.method import AnyPairs, MeasureOptions, Method, effect, measure
 from assay.model import Model
 from assay.scores import Scores
 
@@ -22,6 +21,6 @@ METHOD = Method(
 )
 
 
-def activation_patching(model: Model, pairs: PromptPairs, **options: Unpack[MeasureOptions]) -> Scores:
-    """Exact effects by activation patching; options as in `assay.methods.method.measure`."""
+def activation_patching(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
+    """Exact effects by activation patching; options as in `assay.measure`."""
     return measure(METHOD, model, pairs, **options)

@@ -10,9 +10,8 @@ from typing import Unpack
 
 from torch import Tensor
 
-from assay.data.pairs import PromptPairs
 from assay.engine.response import Response
-from assay.methods.method import MeasureOptions, Method, Setting, measure
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
 from assay.scores import Scores
 
@@ -30,6 +29,6 @@ METHOD = Method(
 )
 
 
-def attribution_patching(model: Model, pairs: PromptPairs, **options: Unpack[MeasureOptions]) -> Scores:
-    """First-order estimates for all components; options as in `assay.methods.method.measure`."""
+def attribution_patching(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
+    """First-order estimates for all components; options as in `assay.measure`."""
     return measure(METHOD, model, pairs, **options)

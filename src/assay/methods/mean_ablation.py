@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Unpack
 
 from assay.data.encoding import encode
-from assay.data.pairs import PromptPairs
+from assay.data.metrics import METRICS
 from assay.engine.batches import recording_bytes
 from assay.engine.response import Source
 from assay.engine.sources import Means
-from assay.methods.method import MeasureOptions, Method, Setting, effect, measure
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, effect, measure
 from assay.model import Model
 from assay.scores import Scores
 
@@ -21,11 +21,13 @@ from assay.scores import Scores
 def _source(setting: Setting) -> Source:
     rows = setting.rows
     if setting.reference is not None:
-        rows = encode(setting.model, setting.reference, setting.metric)
+        # Over all positions only prompts count, so any answer will do.
+        metric = setting.metric if setting.mean == "position" else METRICS["log-prob"]
+        rows = encode(setting.model, setting.reference, metric)
     longest = max(len(row.corrupted) for row in rows)
     batch_rows = max(1, setting.memory // recording_bytes(setting.model, longest))
-    lengths = {len(row.clean) for row in setting.rows}
-    return Means(setting.model, rows, setting.mean, batch_rows, setting.cost, lengths)
+    places = {(component.site, component.layer) for component in setting.components}
+    return Means(setting.model, rows, places, setting.mean, setting.rows, batch_rows, setting.cost)
 
 
 METHOD = Method(
@@ -35,9 +37,10 @@ METHOD = Method(
     compute=effect,
     exact=True,
     source=_source,
+    uses_means=True,
 )
 
 
-def mean_ablation(model: Model, pairs: PromptPairs, **options: Unpack[MeasureOptions]) -> Scores:
-    """Exact effects of mean ablation; options as in `assay.methods.method.measure`."""
+def mean_ablation(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
+    """Exact effects of mean ablation; options as in `assay.measure`."""
     return measure(METHOD, model, pairs, **options)

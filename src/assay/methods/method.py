@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypedDict
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +16,7 @@ from tqdm import tqdm
 from assay.data.baseline import Baseline
 from assay.data.encoding import Row, default_metric, encode
 from assay.data.metrics import Metric, metric_named
-from assay.data.pairs import PromptPairs
+from assay.data.pairs import PromptPair, PromptPairs, as_pairs
 from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
 from assay.engine.cost import CostMeter
@@ -22,8 +25,9 @@ from assay.engine.sources import MeanOver
 from assay.errors import DataError, InterventionError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
+from assay.model.attention import exclusive
 from assay.scores import Scores
-from assay.sites import select
+from assay.sites import Selection, select
 
 DEFAULT_SITES = "heads,mlps"
 
@@ -34,6 +38,7 @@ class Setting:
 
     model: Model
     rows: list[Row]
+    components: Selection
     metric: Metric
     seed: int
     mean: MeanOver
@@ -59,6 +64,7 @@ class Method:
     estimates_effect: bool = True
     signed: bool = True
     uses_gradients: bool = False
+    uses_means: bool = False
     source: Callable[[Setting], Source] | None = None
 
     @property
@@ -66,95 +72,123 @@ class Method:
         return ("ablation",) if self.source is not None else ("denoise", "noise")
 
 
+AnyPairs = PromptPairs | Sequence[PromptPair | dict[str, str]] | str | Path
+AnySites = str | Selection | Sequence[str]
+
+
 class MeasureOptions(TypedDict, total=False):
     """Options that every method takes; see `measure`."""
 
-    sites: str
+    sites: AnySites
     metric: str | None
     direction: Direction | None
     memory: str
     seed: int
-    mean: MeanOver
-    reference: PromptPairs | None
+    mean: MeanOver | None
+    reference: AnyPairs | None
     skip: bool
     force: bool
     progress: bool
 
 
 def measure(
-    method: Method,
+    method: Method | str,
     model: Model,
-    pairs: PromptPairs,
+    pairs: AnyPairs,
     *,
-    sites: str = DEFAULT_SITES,
+    sites: AnySites = DEFAULT_SITES,
     metric: str | None = None,
     direction: Direction | None = None,
     memory: str = DEFAULT_MEMORY,
     seed: int = 0,
-    mean: MeanOver = "position",
-    reference: PromptPairs | None = None,
+    mean: MeanOver | None = None,
+    reference: AnyPairs | None = None,
     skip: bool = True,
     force: bool = False,
     progress: bool = False,
-    on_baseline: Callable[[Baseline, Metric], None] = lambda baseline, metric: None,
-    configuration: dict[str, Any] | None = None,
+    on_baseline: Callable[[Baseline, Metric, str], None] = lambda baseline, metric, why: None,
 ) -> Scores:
     """Run a method for every component of the given sites on every pair.
 
     Args:
-        sites: comma-separated kinds, see ``assay list sites``.
+        method: a name (``assay list methods``) or a `Method`.
+        pairs: prompt pairs, a list of them or of dictionaries, or the path of a .jsonl file.
+        sites: a phrase such as ``heads[8:24]@last,mlps`` (``assay list sites``), or a selection of `assay.sites`.
         metric: see ``assay list metrics``; the task's own if None.
         direction: ``denoise`` (default; the corrupted run is patched with clean activations) or ``noise``
             (the clean run is patched with corrupted ones). Ablations take none.
         memory: what patched sequences and recordings may take beyond the weights, such as ``2G``.
         seed: of methods that draw.
-        mean: for mean ablation: per ``position`` or over ``all-positions``.
+        mean: for mean ablation: per ``position`` (default) or over ``all-positions``.
         reference: for mean ablation: pairs whose corrupted prompts are averaged; the run's own if None.
         skip: leave out what is known to change nothing.
         force: go on although the model cannot tell clean from corrupted.
         progress: show a bar with the time left on standard error.
-        on_baseline: called once the unpatched prompts have been run.
-        configuration: what to store as the run's configuration instead of these options.
+        on_baseline: called once the unpatched prompts have been run, with the metric and why it was chosen.
 
     Raises:
-        OptionError, DataError, ModelError, InterventionError: see their classes.
+        OptionError: an option that does not exist or does not fit the others.
+        DataError: prompts that cannot be used, or that the model does not tell apart.
+        ModelError: a model that is not ready (training mode, autocast) or lacks a site.
+        InterventionError: assay's run of the model is not the model's own, or a patch did not fire.
     """
-    components = select(model, sites)
-    chosen = default_metric(model, pairs) if metric is None else metric_named(metric)
+    if not isinstance(model, Model):
+        raise OptionError(f"The model must be an assay.Model, as assay.load gives, not {type(model).__name__}.")
+    if isinstance(method, str):
+        from assay.methods.registry import method_named
+
+        method = method_named(method)
+    pairs = as_pairs(pairs)
+    chosen, why = default_metric(model, pairs) if metric is None else (metric_named(metric), "asked for")
     direction = require_direction(method, direction)
     require_gradient(method, chosen)
+    mean = require_mean(method, mean, reference is not None)
     budget = parse_memory(memory)
-    model.require_eval_mode()
-    rows = encode(model, pairs, chosen)
-    cost = CostMeter()
-    with cost.stage("baseline"):
-        baseline = measure_baseline(model, rows, len(pairs), chosen, budget, cost)
-    on_baseline(baseline, chosen)
-    if not baseline.tells_apart and not force:
-        raise DataError(
-            f"{model.name} does not tell clean from corrupted prompts on {pairs.task}: {chosen.name} is "
-            f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
-            f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
-            "behaviour to attribute. Use --force to go on all the same."
+    with exclusive(model.hf):
+        model.require_ready()
+        rows = encode(model, pairs, chosen)
+        components = _each_position(
+            select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows
         )
-    setting = Setting(model, rows, chosen, seed, mean, reference, budget, cost)
-    with cost.stage("source"):
-        source = method.source(setting) if method.source is not None else None
-    values = np.zeros((len(components), len(pairs)))
-    total = len(components) * len(rows)
-    with cost.stage(method.name), tqdm(total=total, desc=method.name, disable=None if progress else True) as bar:
-        for batch in make_batches(model, rows, direction, budget):
-            response = Response(
-                model, batch, chosen, components, source=source, skip=skip, memory=budget, cost=cost, advance=bar.update
+        references = None if reference is None else as_pairs(reference)
+        cost = CostMeter()
+        setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost)
+        with cost.stage("source"):
+            source = method.source(setting) if method.source is not None else None
+        batches = make_batches(model, rows, direction, budget)
+        with cost.stage("baseline"):
+            baseline, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
+        on_baseline(baseline, chosen, why)
+        if not baseline.tells_apart and not force:
+            raise DataError(
+                f"{model.name} does not tell clean from corrupted prompts on {pairs.task}: {chosen.name} is "
+                f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
+                f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
+                "behaviour to attribute. Use --force to go on all the same."
             )
-            found = method.compute(response, setting).double().cpu().numpy()
-            np.add.at(values.T, batch.examples.cpu().numpy(), found.T)
+        values = np.zeros((len(components), len(pairs)))
+        total = len(components) * len(rows)
+        with cost.stage(method.name), tqdm(total=total, desc=method.name, disable=None if progress else True) as bar:
+            for batch, expected in zip(batches, plain, strict=True):
+                response = Response(
+                    model,
+                    batch,
+                    chosen,
+                    components,
+                    source=source,
+                    skip=skip,
+                    memory=budget,
+                    cost=cost,
+                    advance=bar.update,
+                )
+                found = method.compute(response, setting).double().cpu().numpy()
+                response.require_same_as(expected)
+                np.add.at(values.T, batch.examples.cpu().numpy(), found.T)
     for component, of_examples in zip(components, values, strict=True):
         if not np.isfinite(of_examples).all():
             raise InterventionError(f"The {method.name} value of {component.name} is not finite; check the weights.")
-    options = {"sites": sites, "metric": chosen.name, "direction": direction, "seed": seed, "force": force}
     return Scores(
-        components=components,
+        components=tuple(components),
         values=values,
         pairs=pairs,
         method=method.name,
@@ -166,8 +200,65 @@ def measure(
         signed=method.signed,
         baseline=baseline,
         cost=cost.summary(sum(len(row.clean) for row in rows) * model.n_layers),
-        configuration=configuration or {"task": pairs.task, "n": len(pairs), "method": method.name, **options},
-        provenance={"model": describe_model(model), **describe_environment(model), "memory": memory, "skip": skip},
+        configuration={
+            "model": {"name": model.name, "weights_sha256": model.weight_hash},
+            "task": {"name": pairs.task, "n": len(pairs), **pairs.options},
+            "prompts_sha256": _hash_of(pairs),
+            "method": method.name,
+            "sites": str(sites),
+            "metric": chosen.name,
+            "direction": direction,
+            "seed": seed,
+            "mean": mean if method.uses_means else None,
+            "reference_sha256": None if references is None else _hash_of(references),
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": str(model.device),
+            "skip": skip,
+        },
+        provenance={
+            "model": describe_model(model),
+            **describe_environment(model),
+            "memory": memory,
+            "metric_chosen_because": why,
+            "method_source": method.source_note,
+        },
+    )
+
+
+def _hash_of(pairs: PromptPairs) -> str:
+    return hashlib.sha256(json.dumps(pairs.to_records(), sort_keys=True).encode()).hexdigest()
+
+
+def require_mean(method: Method, mean: str | None, has_reference: bool) -> MeanOver:
+    """How to average; per position if None. Only methods that average take it."""
+    if not method.uses_means and (mean is not None or has_reference):
+        raise OptionError(f"{method.name} averages nothing; it takes no --mean and no --reference.")
+    if mean not in (None, "position", "all-positions"):
+        raise OptionError(f"--mean is position or all-positions, not {mean!r}.")
+    return "all-positions" if mean == "all-positions" else "position"
+
+
+def _each_position(components: Selection, rows: list[Row]) -> Selection:
+    """Components ``at each`` position, written out.
+
+    Raises:
+        DataError: the prompts are not of one length, so positions mean different things in each.
+    """
+    if all(component.position != "each" for component in components):
+        return components
+    lengths = {row.positions[0] + 1 for row in rows}
+    if len(lengths) > 1:
+        raise DataError(
+            f"The prompts have {min(lengths)} to {max(lengths)} tokens, so a position is not the same place in all of "
+            "them. Use prompts of one length for @each, or @last, @first-difference, or an index from the end (@-1)."
+        )
+    (length,) = lengths
+    return Selection(
+        [
+            replace(component, position=position)
+            for component in components
+            for position in (range(length) if component.position == "each" else (component.position,))
+        ]
     )
 
 

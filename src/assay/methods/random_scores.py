@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.data.pairs import PromptPairs
 from assay.engine.response import Response
-from assay.methods.method import MeasureOptions, Method, Setting, measure
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
 from assay.scores import Scores
 
@@ -35,6 +34,6 @@ METHOD = Method(
 )
 
 
-def random_scores(model: Model, pairs: PromptPairs, **options: Unpack[MeasureOptions]) -> Scores:
-    """Standard normal scores; options as in `assay.methods.method.measure`."""
+def random_scores(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
+    """Standard normal scores; options as in `assay.measure`."""
     return measure(METHOD, model, pairs, **options)

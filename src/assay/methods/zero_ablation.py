@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from assay.data.pairs import PromptPairs
 from assay.engine.response import Source
 from assay.engine.sources import zeros
-from assay.methods.method import MeasureOptions, Method, Setting, effect, measure
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, effect, measure
 from assay.model import Model
 from assay.scores import Scores
 
@@ -29,6 +28,6 @@ METHOD = Method(
 )
 
 
-def zero_ablation(model: Model, pairs: PromptPairs, **options: Unpack[MeasureOptions]) -> Scores:
-    """Exact effects of zeroing; options as in `assay.methods.method.measure`."""
+def zero_ablation(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
+    """Exact effects of zeroing; options as in `assay.measure`."""
     return measure(METHOD, model, pairs, **options)

@@ -8,10 +8,12 @@ Axes: B batch, H query heads, K key-value heads, G = H / K, T query positions, S
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +28,9 @@ IMPLEMENTATION = "assay"
 class Tap(Protocol):
     """Sees, and may replace, what passes through attention while `tapped` is active."""
 
-    def keys_values(self, layer: int, k_BKSD: Tensor, v_BKSD: Tensor) -> tuple[Tensor, Tensor]: ...
+    def attention_inputs(
+        self, layer: int, q_BHTD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
 
     def head_outputs(self, layer: int, z_BTHD: Tensor) -> Tensor: ...
 
@@ -41,8 +45,12 @@ def attend(
     mask_B1TS: Tensor,
     scaling: float,
     softcap: float | None = None,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
-    """Head outputs (B, T, H, D). The softmax runs in float32 or better, as in the reference models."""
+    """Head outputs (B, T, H, D). The softmax runs in float32 or better, as in the reference models.
+
+    A sink is a score of no key: it takes its share of the softmax and adds nothing.
+    """
     batch, heads, positions, width = q_BHTD.shape
     kv_heads, keys = k_BKSD.shape[1:3]
     groups = heads // kv_heads
@@ -53,8 +61,12 @@ def attend(
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.view(batch, kv_heads, groups, positions, keys) + mask_B1TS.unsqueeze(2)
     precision = torch.promote_types(scores.dtype, torch.float32)
-    pattern = scores.softmax(dim=-1, dtype=precision).to(v_BKSD.dtype)
-    z = torch.matmul(pattern.view(batch, kv_heads, groups * positions, keys), v_BKSD)
+    if sinks_H is not None:
+        sinks = sinks_H.to(scores.dtype).view(1, kv_heads, groups, 1, 1).expand(batch, -1, -1, positions, 1)
+        pattern = torch.cat([scores, sinks], dim=-1).softmax(dim=-1, dtype=precision)[..., :-1].to(v_BKSD.dtype)
+    else:
+        pattern = scores.softmax(dim=-1, dtype=precision).to(v_BKSD.dtype)
+    z = torch.matmul(pattern.reshape(batch, kv_heads, groups * positions, keys), v_BKSD)
     return z.view(batch, heads, positions, width).transpose(1, 2)
 
 
@@ -67,6 +79,7 @@ def _assay_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     layer = cast(int, module.layer_idx)
@@ -76,9 +89,9 @@ def _assay_attention(
         raise ModelError(f"Layer {layer} passed no attention mask; this architecture cannot be replayed.")
     tap = _active_tap.get()
     if tap is not None:
-        key, value = tap.keys_values(layer, key, value)
+        query, key, value = tap.attention_inputs(layer, query, key, value)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    z = attend(query, key, value, attention_mask, scaling, softcap)
+    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux)
     if tap is not None:
         z = tap.head_outputs(layer, z)
     return z, None
@@ -88,14 +101,37 @@ AttentionInterface.register(IMPLEMENTATION, _assay_attention)
 AttentionMaskInterface.register(IMPLEMENTATION, eager_mask)
 
 
+_locks: WeakKeyDictionary[PreTrainedModel, threading.RLock] = WeakKeyDictionary()
+_locks_guard = threading.Lock()
+
+
+def exclusive(hf_model: PreTrainedModel) -> threading.RLock:
+    """One run at a time on one model: its attention implementation and hooks are shared by all threads."""
+    with _locks_guard:
+        return _locks.setdefault(hf_model, threading.RLock())
+
+
 @contextmanager
 def tapped(hf_model: PreTrainedModel, tap: Tap | None) -> Iterator[None]:
-    """Run ``hf_model`` through assay's attention with ``tap`` active; the user's implementation comes back."""
-    previous = hf_model.config._attn_implementation
+    """Run ``hf_model`` through assay's attention with ``tap`` active; the user's implementation comes back.
+
+    Experts run in their plain implementation meanwhile: the fused ones have no second derivative.
+    """
+    with exclusive(hf_model):
+        yield from _run_tapped(hf_model, tap)
+
+
+def _run_tapped(hf_model: PreTrainedModel, tap: Tap | None) -> Iterator[None]:
+    attention = hf_model.config._attn_implementation
+    experts = hf_model.get_experts_implementation() if hf_model._can_set_experts_implementation() else None
     token = _active_tap.set(tap)
     try:
         hf_model.set_attn_implementation(IMPLEMENTATION)
+        if experts is not None:
+            hf_model.set_experts_implementation("eager")
         yield
     finally:
-        hf_model.set_attn_implementation(previous)
+        hf_model.set_attn_implementation(attention)
+        if experts is not None:
+            hf_model.set_experts_implementation(experts)
         _active_tap.reset(token)

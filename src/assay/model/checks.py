@@ -12,9 +12,9 @@ from assay.errors import ModelError
 from assay.model.model import Model
 from assay.model.recording import Recording, record
 
-LIMITS = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Largest deviation relative to the largest value compared. Many families run their norms and softmax
-in float32 whatever the weights are, hence no tighter limit in float64."""
+LIMITS = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Largest deviation relative to what is compared, both as root mean squares. Many families run their norms
+and softmax in float32 whatever the weights are, hence no tighter limit in float64."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def check_model(model: Model) -> list[Check]:
     if training:
         return [eval_mode]
     ids = probe_ids(model)
-    plain = _plain_logits(model, ids)
+    plain = plain_logits(model, ids)
     recording = record(model, ids)
     limit = LIMITS[model.dtype]
 
@@ -61,7 +61,7 @@ def check_model(model: Model) -> list[Check]:
             "residual identity",
             "residual after a layer = before + attention + MLP, every layer",
             lambda: [
-                (after, before + attention + mlp)
+                (after, before + (attention + mlp) * model.residual_multiplier)
                 for before, after, attention, mlp in zip(
                     recording.residuals, recording.residuals[1:], recording.attentions, recording.mlps, strict=False
                 )
@@ -73,11 +73,6 @@ def check_model(model: Model) -> list[Check]:
             lambda: [_head_sum(model, recording, layer) for layer in range(model.n_layers)],
         ),
         check(
-            "padding",
-            "three padding tokens on the right change no logit of a real token",
-            lambda: [(plain, _padded_logits(model, ids))],
-        ),
-        check(
             "batching",
             "each prompt alone gives the logits it has in a batch",
             lambda: [
@@ -87,9 +82,21 @@ def check_model(model: Model) -> list[Check]:
     ]
 
 
+@torch.no_grad()
+def check_padding(model: Model) -> Check:
+    """Not needed by assay, which never pads: some rotary embeddings change with the padded length."""
+    ids = probe_ids(model)
+    return Check(
+        "padding",
+        "three padding tokens on the right change no logit of a real token",
+        relative_difference(plain_logits(model, ids), _padded_logits(model, ids)),
+        LIMITS[model.dtype],
+    )
+
+
 def require_sound(model: Model) -> None:
     """Raise with the first failed check and its figure."""
-    model.require_eval_mode()
+    model.require_ready()
     for check in check_model(model):
         if not check.passed:
             raise ModelError(
@@ -106,13 +113,17 @@ def probe_ids(model: Model, prompts: int = 3, positions: int = 7) -> Tensor:
 
 
 def relative_difference(expected: Tensor, found: Tensor) -> float:
-    """max |found - expected| / max |expected|; 0 if both are 0."""
-    difference = (found.double() - expected.double()).abs().max()
-    return 0.0 if difference == 0 else (difference / expected.double().abs().max()).item()
+    """|found - expected| / |expected| in the Euclidean norm; 0 if both are 0."""
+    difference = (found.double() - expected.double()).norm()
+    return 0.0 if difference == 0 else (difference / expected.double().norm()).item()
 
 
-def _plain_logits(model: Model, ids: Tensor) -> Tensor:
-    logits: Tensor = model.hf(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+def plain_logits(model: Model, ids: Tensor, keep: int = 0) -> Tensor:
+    """What Hugging Face gives, with the user's own attention and hooks; only the last ``keep`` positions if not 0."""
+    with torch.no_grad():
+        logits: Tensor = model.hf(
+            input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=keep
+        ).logits
     return logits
 
 
@@ -131,7 +142,7 @@ def _head_sum(model: Model, recording: Recording, layer: int) -> tuple[Tensor, T
     projection = found.output_projection
     bias = getattr(projection, "bias", None)
     if not isinstance(bias, Tensor):
-        return recording.attentions[layer], contributions
+        return recording.attentions[layer] * model.residual_multiplier, contributions
     if found.has_attention_post_norm:
         raise ModelError(f"{model.name}: an output-projection bias under a post-norm is not supported.")
-    return recording.attentions[layer], contributions + bias
+    return recording.attentions[layer] * model.residual_multiplier, contributions + bias * model.residual_multiplier

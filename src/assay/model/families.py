@@ -16,81 +16,159 @@ from assay.errors import ModelError
 class Family:
     """Where the parts of one architecture live.
 
-    Paths are dotted: ``layers`` and ``final_norm`` from the causal LM, ``output_projection`` from the
-    attention module, the others from one decoder layer.
+    Paths are dotted: ``layers``, ``final_norm`` and ``after_final_norm`` from the causal LM,
+    ``output_projection`` from the attention module, the others from one decoder layer. The defaults are
+    Llama's, which most families follow. ``*_entry`` names an entry of the configuration.
     """
 
     name: str
     model_types: tuple[str, ...]
-    layers: str
-    final_norm: str
-    attention: str
-    output_projection: str
-    mlp: str
-    attention_contribution: str
+    layers: str = "model.layers"
+    final_norm: str = "model.norm"
+    attention: str = "self_attn"
+    output_projection: str = "o_proj"
+    mlp: str = "mlp"
+    attention_contribution: str = "self_attn"
     """Module whose output is added to the residual stream: the attention itself, or its post-norm."""
-    mlp_contribution: str
-    logit_softcap: str | None = None
-    """Configuration entry c of ``logits = c * tanh(logits / c)``."""
+    mlp_contribution: str = "mlp"
+    neuron_input: str = "mlp.gate_proj"
+    """Module whose output is the neurons before their activation function (not in layers of experts)."""
+    neuron_output: str = "mlp.down_proj"
+    """Module whose input is the neurons after activation and gate."""
+    neuron_input_is_fused: bool = False
+    """``neuron_input`` holds gate and up side by side; the gate comes first."""
+    parallel: bool | str = False
+    """MLP and attention read the same residual stream; a string names the configuration's entry."""
+    residual_multiplier_entry: str | None = None
+    """Contributions are multiplied by this before they are added."""
+    after_final_norm: str | None = None
+    """A projection between final norm and unembedding; absent in some sizes of the family."""
+    logit_multiplier_entry: str | None = None
+    logit_divisor_entry: str | None = None
+    logit_softcap_entry: str | None = None
+    """c of ``logits = c * tanh(logits / c)``."""
+    counts_positions: bool = False
+    """A layer numbers the positions it is given from 0, so none may be left out of a replay."""
+
+    def is_parallel(self, config: PretrainedConfig) -> bool:
+        return bool(getattr(config, self.parallel)) if isinstance(self.parallel, str) else self.parallel
 
 
-def _llama_like(name: str, *model_types: str) -> Family:
+def _with_post_norms(name: str, model_type: str, logit_softcap_entry: str | None = None) -> Family:
+    """Llama's layout, with each sublayer's output normalised before it is added."""
     return Family(
-        name=name,
-        model_types=model_types,
-        layers="model.layers",
-        final_norm="model.norm",
-        attention="self_attn",
-        output_projection="o_proj",
-        mlp="mlp",
-        attention_contribution="self_attn",
-        mlp_contribution="mlp",
-    )
-
-
-def _gemma_with_post_norms(name: str, *model_types: str) -> Family:
-    return Family(
-        name=name,
-        model_types=model_types,
-        layers="model.layers",
-        final_norm="model.norm",
-        attention="self_attn",
-        output_projection="o_proj",
-        mlp="mlp",
+        name,
+        (model_type,),
         attention_contribution="post_attention_layernorm",
         mlp_contribution="post_feedforward_layernorm",
-        logit_softcap="final_logit_softcapping",
+        logit_softcap_entry=logit_softcap_entry,
     )
 
 
 FAMILIES: tuple[Family, ...] = (
-    _llama_like("Llama", "llama"),
-    _llama_like("Qwen2", "qwen2"),
-    _gemma_with_post_norms("Gemma 2", "gemma2"),
-    _gemma_with_post_norms("Gemma 3", "gemma3_text"),
+    Family("Llama", ("llama",)),
+    Family("Mistral", ("mistral",)),
+    Family("Mixtral", ("mixtral",)),
+    Family("Qwen2", ("qwen2",)),
+    Family("Qwen3", ("qwen3",)),
+    Family("Qwen3-MoE", ("qwen3_moe",)),
+    Family("Gemma", ("gemma",)),
+    _with_post_norms("Gemma 2", "gemma2", logit_softcap_entry="final_logit_softcapping"),
+    _with_post_norms("Gemma 3", "gemma3_text", logit_softcap_entry="final_logit_softcapping"),
+    Family("OLMo", ("olmo",)),
+    _with_post_norms("OLMo 2", "olmo2"),
+    _with_post_norms("OLMo 3", "olmo3"),
     Family(
-        name="GPT-2",
-        model_types=("gpt2",),
+        "Granite",
+        ("granite",),
+        residual_multiplier_entry="residual_multiplier",
+        logit_divisor_entry="logits_scaling",
+    ),
+    Family("Cohere", ("cohere",), parallel=True, logit_multiplier_entry="logit_scale"),
+    Family("Cohere 2", ("cohere2",), parallel=True, logit_multiplier_entry="logit_scale"),
+    Family("StableLM", ("stablelm",), parallel="use_parallel_residual"),
+    Family("StarCoder2", ("starcoder2",), neuron_input="mlp.c_fc", neuron_output="mlp.c_proj"),
+    Family("Nemotron", ("nemotron",), neuron_input="mlp.up_proj"),
+    Family("gpt-oss", ("gpt_oss",)),
+    Family(
+        "Llama 4",
+        ("llama4_text",),
+        mlp="feed_forward",
+        mlp_contribution="feed_forward",
+        neuron_input="feed_forward.gate_proj",
+        neuron_output="feed_forward.down_proj",
+        counts_positions=True,
+    ),
+    Family("Phi-3", ("phi3",), neuron_input="mlp.gate_up_proj", neuron_input_is_fused=True),
+    Family(
+        "Phi",
+        ("phi",),
+        final_norm="model.final_layernorm",
+        output_projection="dense",
+        neuron_input="mlp.fc1",
+        neuron_output="mlp.fc2",
+        parallel=True,
+    ),
+    Family(
+        "GPT-2",
+        ("gpt2",),
         layers="transformer.h",
         final_norm="transformer.ln_f",
         attention="attn",
         output_projection="c_proj",
-        mlp="mlp",
         attention_contribution="attn",
-        mlp_contribution="mlp",
+        neuron_input="mlp.c_fc",
+        neuron_output="mlp.c_proj",
     ),
     Family(
-        name="GPT-NeoX",
-        model_types=("gpt_neox",),
+        "GPT-NeoX",
+        ("gpt_neox",),
         layers="gpt_neox.layers",
         final_norm="gpt_neox.final_layer_norm",
         attention="attention",
         output_projection="dense",
-        mlp="mlp",
         attention_contribution="attention",
-        mlp_contribution="mlp",
+        neuron_input="mlp.dense_h_to_4h",
+        neuron_output="mlp.dense_4h_to_h",
+        parallel="use_parallel_residual",
+    ),
+    Family(
+        "OPT",
+        ("opt",),
+        layers="model.decoder.layers",
+        final_norm="model.decoder.final_layer_norm",
+        output_projection="out_proj",
+        mlp="fc2",
+        mlp_contribution="fc2",
+        neuron_input="fc1",
+        neuron_output="fc2",
+        after_final_norm="model.decoder.project_out",
     ),
 )
+
+_NO_INTERFACE = "its attention does not go through transformers' attention interface"
+_NO_ATTENTION = "some or all of its layers are not attention"
+REFUSED: dict[str, str] = {
+    "bloom": _NO_INTERFACE,
+    "mpt": _NO_INTERFACE,
+    "falcon": _NO_INTERFACE,
+    "gpt_neo": _NO_INTERFACE,
+    "gptj": _NO_INTERFACE,
+    "codegen": _NO_INTERFACE,
+    "mamba": _NO_ATTENTION,
+    "mamba2": _NO_ATTENTION,
+    "rwkv": _NO_ATTENTION,
+    "jamba": _NO_ATTENTION,
+    "bamba": _NO_ATTENTION,
+    "zamba": _NO_ATTENTION,
+    "falcon_h1": _NO_ATTENTION,
+    "qwen3_next": "it gates heads after attention, and some of its layers are not attention",
+    "gemma3n": "its layers are scaled, take inputs of their own, and share keys and values",
+    "gemma3n_text": "its layers are scaled, take inputs of their own, and share keys and values",
+    "gemma4": "its layers are scaled, take inputs of their own, and share keys and values",
+    "gemma4_text": "its layers are scaled, take inputs of their own, and share keys and values",
+}
+"""Architectures that would give wrong numbers, and why."""
 
 
 def family_of(config: PretrainedConfig) -> Family:
@@ -103,14 +181,18 @@ def family_of(config: PretrainedConfig) -> Family:
         raise ModelError(
             f"{config.model_type!r} is an encoder-decoder. assay works on decoder-only causal language models."
         )
+    if config.model_type in REFUSED:
+        raise ModelError(f"Architecture {config.model_type!r} is not supported: {REFUSED[config.model_type]}.")
     for family in FAMILIES:
         if config.model_type in family.model_types:
             break
     else:
         supported = ", ".join(f"{family.name} ({', '.join(family.model_types)})" for family in FAMILIES)
         raise ModelError(f"Architecture {config.model_type!r} is not supported. Supported: {supported}.")
-    if getattr(config, "use_bidirectional_attention", False):
+    if getattr(config, "use_bidirectional_attention", False) or getattr(config, "is_causal", True) is False:
         raise ModelError("This model attends in both directions; assay needs causal attention.")
     if getattr(config, "add_cross_attention", False):
         raise ModelError("This model has cross-attention layers; assay works on decoder-only models.")
+    if config.model_type == "opt" and (not config.do_layer_norm_before or config._remove_final_layer_norm):
+        raise ModelError("OPT with layer norms after the sublayers (OPT-350M) is not supported: no residual stream.")
     return family

@@ -80,7 +80,9 @@ def _load_from(
     entry = CATALOGUE.get(source)
     if entry is not None:
         folder = entry.folder or dequantised_folder(entry)
-        return _load_folder(folder, source, {"kind": "short name", **fingerprint(source)}, tokenizer, dtype, device)
+        return _load_folder(
+            folder, source, {"kind": "short name", "description": entry.description}, tokenizer, dtype, device
+        )
     path = Path(source).expanduser()
     if path.suffix == ".gguf" or path.is_file():
         return _load_gguf(path, source, tokenizer, dtype, device)

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import output_capturing
@@ -30,6 +30,10 @@ class Layer:
     mlp: nn.Module
     attention_contribution: nn.Module
     mlp_contribution: nn.Module
+    neuron_input: nn.Module | None
+    neuron_output: nn.Module | None
+    """None in layers of experts."""
+    neuron_input_is_fused: bool
 
     @property
     def has_attention_post_norm(self) -> bool:
@@ -60,6 +64,7 @@ class Model:
         self.tokenizer = tokenizer
         self.name = name
         self.origin = origin or {}
+        self._hashed: tuple[object, str] | None = None
         self.config = hf.config
         self.family: Family = family_of(hf.config)
         if hf.get_output_embeddings() is None:
@@ -69,14 +74,15 @@ class Model:
         self.n_heads: int = self.config.num_attention_heads
         self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or self.n_heads
         self.d_model: int = self.config.hidden_size
-        self.vocab_size: int = self.unembedding.weight.shape[0]
-        projection_width = _weight_in_out(self.layers[0].output_projection).shape[0]
+        self.vocab_size = min(self.unembedding.weight.shape[0], cast(nn.Embedding, self.embedding).weight.shape[0])
+        projection_width = weight_in_out(self.layers[0].output_projection).shape[0]
         if projection_width % self.n_heads:
             raise ModelError(
                 f"The attention output is {projection_width} wide, not a multiple of {self.n_heads} heads."
             )
         self.d_head = projection_width // self.n_heads
-        self.d_mlp: int = getattr(self.config, "intermediate_size", None) or 4 * self.d_model
+        self.d_mlp = self._count_neurons()
+        self.is_parallel = self.family.is_parallel(self.config)
 
     # Structure
 
@@ -106,7 +112,28 @@ class Model:
             mlp=_submodule(module, family.mlp),
             attention_contribution=_submodule(module, family.attention_contribution),
             mlp_contribution=_submodule(module, family.mlp_contribution),
+            neuron_input=_submodule_if_any(module, family.neuron_input),
+            neuron_output=_submodule_if_any(module, family.neuron_output),
+            neuron_input_is_fused=family.neuron_input_is_fused,
         )
+
+    def _count_neurons(self) -> int:
+        """Of one MLP; of one expert's, roughly, where there are only experts."""
+        widths = {
+            weight_in_out(layer.neuron_output).shape[0] for layer in self.layers if layer.neuron_output is not None
+        }
+        if len(widths) == 1:
+            return int(widths.pop())
+        return int(getattr(self.config, "intermediate_size", None) or 4 * self.d_model)
+
+    @property
+    def embedding(self) -> nn.Module:
+        return cast(nn.Module, self.hf.get_input_embeddings())
+
+    @property
+    def residual_multiplier(self) -> float:
+        entry = self.family.residual_multiplier_entry
+        return float(getattr(self.config, entry)) if entry else 1.0
 
     @property
     def final_norm(self) -> nn.Module:
@@ -142,9 +169,12 @@ class Model:
             (..., n) or (..., vocabulary).
         """
         normed: Tensor = self.final_norm(residual)
+        if self.family.after_final_norm is not None:
+            projection = _submodule_if_any(self.hf, self.family.after_final_norm)
+            normed = normed if projection is None else projection(normed)
         head = self.unembedding
         logits: Tensor
-        if tokens is None or _has_hooks(head) or type(head) is not nn.Linear:
+        if tokens is None or _is_changed(head) or _global_hooks() or type(head) is not nn.Linear:
             logits = head(normed)
             logits = logits if tokens is None else logits.gather(-1, tokens)
         else:
@@ -152,7 +182,15 @@ class Model:
             if head.bias is not None:
                 logits = logits + head.bias[tokens]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        softcap = self.family.logit_softcap and getattr(self.config, self.family.logit_softcap, None)
+        return self._scaled(logits)
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        family, config = self.family, self.config
+        if family.logit_multiplier_entry is not None:
+            logits = logits * getattr(config, family.logit_multiplier_entry)
+        if family.logit_divisor_entry is not None:
+            logits = logits / getattr(config, family.logit_divisor_entry)
+        softcap = getattr(config, family.logit_softcap_entry, None) if family.logit_softcap_entry else None
         return softcap * torch.tanh(logits / softcap) if softcap else logits
 
     def head_contributions(self, layer: int, z_BTHD: Tensor) -> Tensor:
@@ -162,15 +200,18 @@ class Model:
         the full attention output, so that contributions sum exactly (up to biases).
         """
         found = self.layers[layer]
-        weight = _weight_in_out(found.output_projection).view(self.n_heads, self.d_head, self.d_model)
-        parts: Tensor = torch.einsum("bthd,hdm->bthm", z_BTHD, weight)
+        precision = torch.promote_types(z_BTHD.dtype, torch.float32)  # squares overflow in float16
+        weight = weight_in_out(found.output_projection).view(self.n_heads, self.d_head, self.d_model)
+        parts: Tensor = torch.einsum("bthd,hdm->bthm", z_BTHD.to(precision), weight.to(precision))
+        parts = parts * self.residual_multiplier
         if not found.has_attention_post_norm:
             return parts
-        full = found.output_projection(z_BTHD.flatten(2))
+        full = found.output_projection(z_BTHD.flatten(2)).to(precision)
         norm = found.attention_contribution
         epsilon = _norm_epsilon(norm)
         # The scale w is read off the norm's answer to a vector of ones: w / sqrt(1 + epsilon).
-        scale = norm(torch.ones_like(full[:1, :1])) * (1 + epsilon) ** 0.5
+        scale = norm(torch.ones_like(z_BTHD[:1, :1, 0, :1].expand(1, 1, self.d_model))).to(precision)
+        scale = scale * (1 + epsilon) ** 0.5
         factor = (full.square().mean(-1, keepdim=True) + epsilon).sqrt()
         scaled: Tensor = parts * (scale / factor).unsqueeze(2)
         return scaled
@@ -180,8 +221,12 @@ class Model:
     def modules_in_training_mode(self) -> list[tuple[str, nn.Module]]:
         return [(name, module) for name, module in self.hf.named_modules() if module.training]
 
-    def require_eval_mode(self) -> None:
-        """Raise, naming the module, if dropout could make two runs differ."""
+    def require_ready(self) -> None:
+        """Raise if dropout (the module is named), autocast or inference mode would spoil the numbers."""
+        if torch.is_autocast_enabled(self.device.type):
+            raise ModelError("torch.autocast is active. Leave it; choose the precision with dtype= at load instead.")
+        if torch.is_inference_mode_enabled() or self.unembedding.weight.is_inference():
+            raise ModelError("torch.inference_mode is active, or the weights were made in it; gradients need neither.")
         training = self.modules_in_training_mode()
         if not training:
             return
@@ -206,21 +251,27 @@ class Model:
 
     @property
     def has_foreign_hooks(self) -> bool:
-        """Whether somebody's hooks sit on or in a decoder layer."""
-        return any(_has_hooks(module) for layer in self.layers for module in layer.module.modules())
+        """Whether somebody's hooks, or a forward method of somebody's, sit anywhere in the model."""
+        return bool(_global_hooks()) or any(_is_changed(module) for module in self.hf.modules())
 
     # Identity
 
-    @cached_property
+    @property
     def weight_hash(self) -> str:
-        """SHA-256 over names, dtypes, shapes and bytes of all weights."""
+        """SHA-256 over names, dtypes, shapes and bytes of all weights as they are now."""
+        state = tuple((p.data_ptr(), p._version) for p in (*self.hf.parameters(), *self.hf.buffers()))
+        if self._hashed is None or self._hashed[0] != state:
+            self._hashed = state, self._hash_weights()
+        return self._hashed[1]
+
+    def _hash_weights(self) -> str:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.hf.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             digest.update(memoryview(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()))
         return digest.hexdigest()
 
-    @cached_property
+    @property
     def tokenizer_hash(self) -> str | None:
         """SHA-256 over the vocabulary and, where there is one, the fast tokenizer's whole definition."""
         if self.tokenizer is None:
@@ -236,6 +287,14 @@ class Model:
         )
 
 
+def _submodule_if_any(root: nn.Module, path: str) -> nn.Module | None:
+    """The module at a path; None if there is none."""
+    try:
+        return root.get_submodule(path)
+    except AttributeError:
+        return None
+
+
 def _submodule(root: nn.Module, path: str) -> nn.Module:
     try:
         return root.get_submodule(path)
@@ -243,7 +302,7 @@ def _submodule(root: nn.Module, path: str) -> nn.Module:
         raise ModelError(f"{type(root).__name__} has no module at {path!r}; is it a causal LM?") from error
 
 
-def _weight_in_out(projection: nn.Module) -> Tensor:
+def weight_in_out(projection: nn.Module) -> Tensor:
     """The projection's weight as (inputs, outputs), whichever way the class stores it."""
     weight = cast(Tensor, projection.weight)
     if isinstance(projection, Conv1D):
@@ -258,6 +317,14 @@ def _norm_epsilon(norm: nn.Module) -> float:
         if hasattr(norm, attribute):
             return float(cast(float, getattr(norm, attribute)))
     raise ModelError(f"{type(norm).__name__} has no epsilon; its post-norm cannot be split between heads.")
+
+
+def _is_changed(module: nn.Module) -> bool:
+    return _has_hooks(module) or "forward" in vars(module)
+
+
+def _global_hooks() -> bool:
+    return bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
 
 
 def _has_hooks(module: nn.Module) -> bool:

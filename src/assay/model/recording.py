@@ -1,12 +1,14 @@
-"""One forward pass, seen: residual stream, head outputs, contributions, keys and values, layer arguments.
+"""One forward pass, seen: residual stream, every site, keys and values, layer arguments.
 
-Axes: B batch, T positions, M d_model, H query heads, K key-value heads, D head width.
+Axes: B batch, T positions, M d_model, H query heads, K key-value heads, F neurons, D width of a unit. A
+*site* is always seen as (B, T, units, D): heads are (B, T, H, D), neurons (B, T, F, 1), and what has no
+units (an MLP's contribution, the residual stream) has one: (B, T, 1, M).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from assay.errors import ModelError
 from assay.model.attention import tapped
-from assay.model.model import Model
+from assay.model.model import Layer, Model
 
 SCALARS = (bool, int, float, str, type(None))
 
@@ -63,102 +65,227 @@ class Recording:
     """A forward pass over ids (B, T). Lists have one entry per layer; ``residuals`` one more."""
 
     ids: Tensor
+    residual_multiplier: float = 1.0
+    embeddings: list[Tensor] = field(default_factory=list)
+    """One entry, (B, T, E): what the embedding module gave."""
     residuals: list[Tensor] = field(default_factory=list)
     """(B, T, M) before each layer, and after the last one (before the final norm)."""
     arguments: list[LayerArguments] = field(default_factory=list)
-    keys: list[Tensor] = field(default_factory=list)
-    """(B, K, T, D), after rotary embedding."""
-    values: list[Tensor] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
+    """(B, T, H, D), as the attention function gets them (after rotary embedding)."""
+    k: list[Tensor] = field(default_factory=list)
+    """(B, T, K, D)"""
+    v: list[Tensor] = field(default_factory=list)
+    """(B, T, K, D)"""
     heads: list[Tensor] = field(default_factory=list)
     """(B, T, H, D): head outputs before W_O."""
     attentions: list[Tensor] = field(default_factory=list)
-    """(B, T, M): what attention adds to the residual stream, after a post-norm."""
+    """(B, T, M): attention's output after a post-norm, before a residual multiplier."""
     mlps: list[Tensor] = field(default_factory=list)
-    """(B, T, M): what the MLP adds to the residual stream, after a post-norm."""
+    """(B, T, M): the MLP's output after a post-norm, before a residual multiplier."""
+    neurons_pre: list[Tensor] = field(default_factory=list)
+    """(B, T, F): before the activation function (the gate's input, in gated MLPs)."""
+    neurons: list[Tensor] = field(default_factory=list)
+    """(B, T, F): what the down-projection reads."""
+
+    def graph_tensor(self, site: str, layer: int) -> tuple[Tensor, float]:
+        """The recorded tensor through which a site acts, and the factor of the site's value in it.
+
+        The residual stream between attention and MLP is never a tensor of its own to us: it moves as
+        attention's output does, times the residual multiplier.
+        """
+        match site:
+            case "embeddings":
+                return self.embeddings[0], 1.0
+            case "residual-pre":
+                return self.residuals[layer], 1.0
+            case "residual-post":
+                return self.residuals[layer + 1], 1.0
+            case "residual-mid":
+                return self.attentions[layer], 1.0 / self.residual_multiplier
+            case "attention":
+                return self.attentions[layer], 1.0
+            case _:
+                tensor: Tensor = getattr(self, site.replace("-", "_"))[layer]
+                return tensor, 1.0
+
+    def site(self, site: str, layer: int) -> Tensor:
+        """A site's value as (B, T, units, D)."""
+        if site == "residual-mid":
+            value = self.residuals[layer] + self.attentions[layer] * self.residual_multiplier
+        else:
+            value, _ = self.graph_tensor(site, layer)
+        return as_units(site, value)
+
+    def detach(self) -> Recording:
+        """Cut the recording off its graph, in place."""
+        for name, tensors in vars(self).items():
+            if isinstance(tensors, list) and name != "arguments":
+                tensors[:] = [tensor.detach() for tensor in tensors]
+        return self
+
+
+def as_units(site: str, value: Tensor) -> Tensor:
+    """(B, T, units, D): neurons are units of width 1; what has no units is one of width M."""
+    if value.ndim == 4:
+        return value
+    return value.unsqueeze(3) if site.startswith("neurons") else value.unsqueeze(2)
 
 
 class _RecordingTap:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
 
-    def keys_values(self, layer: int, k_BKSD: Tensor, v_BKSD: Tensor) -> tuple[Tensor, Tensor]:
-        self.recording.keys.append(k_BKSD)
-        self.recording.values.append(v_BKSD)
-        return k_BKSD, v_BKSD
+    def attention_inputs(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # Axes are turned before and after, so that the graph runs through what is recorded.
+        turned = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+        for kept, tensor in zip((self.recording.q, self.recording.k, self.recording.v), turned, strict=True):
+            kept.append(tensor)
+        q, k, v = (tensor.transpose(1, 2) for tensor in turned)
+        return q, k, v
 
     def head_outputs(self, layer: int, z_BTHD: Tensor) -> Tensor:
         self.recording.heads.append(z_BTHD)
         return z_BTHD
 
 
-def record(model: Model, ids: Tensor, attention_mask: Tensor | None = None, *, gradients: bool = False) -> Recording:
+def record(
+    model: Model,
+    ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    gradients: bool = False,
+    keep: Collection[str] = (),
+) -> Recording:
     """Run the model once over ``ids`` (B, T) and keep what passed through it.
 
     Args:
         attention_mask: (B, T), 1 for real tokens, 0 for right padding; all ones if None.
-        gradients: build the graph from the first layer's input on, so that gradients with respect to
-            anything recorded can be taken. Otherwise nothing is differentiable.
+        gradients: build the graph from the embeddings on, so that gradients with respect to anything
+            recorded can be taken. Otherwise nothing is differentiable.
+        keep: neuron sites to record as well; they are wide, and not every layer has them.
 
     Raises:
         ModelError: a layer, attention or MLP ran not exactly once, so the model is not what the table says.
     """
-    model.require_eval_mode()
-    recording = Recording(ids)
+    model.require_ready()
+    recording = Recording(ids, model.residual_multiplier)
     mask = torch.ones_like(ids) if attention_mask is None else attention_mask
+    shape = ids.shape
+
+    def embedded(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        if gradients:
+            output = output.detach().requires_grad_(True)
+        recording.embeddings.append(output)
+        return output
 
     def before_layer(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hidden = args[0] if args else kwargs.pop("hidden_states")
-        if gradients and not recording.residuals:
-            hidden = hidden.detach().requires_grad_(True)
         recording.residuals.append(hidden)
-        recording.arguments.append(LayerArguments(args[1:], kwargs, *ids.shape))
+        recording.arguments.append(LayerArguments(args[1:], kwargs, *shape))
         return (hidden, *args[1:]), kwargs
 
     def before_final_norm(_: nn.Module, args: tuple[Any, ...]) -> None:
         recording.residuals.append(args[0])
 
-    def attention_done(_: nn.Module, __: Any, output: Any) -> None:
-        recording.attentions.append(first_of(output))
+    def keeping(kept: list[Tensor]) -> Callable[[Tensor], Tensor]:
+        def keep_value(value: Tensor) -> Tensor:
+            kept.append(value)
+            return value
 
-    def mlp_done(_: nn.Module, __: Any, output: Any) -> None:
-        recording.mlps.append(first_of(output))
+        return keep_value
 
-    hooks = [(layer.attention_contribution, attention_done) for layer in model.layers]
-    hooks += [(layer.mlp_contribution, mlp_done) for layer in model.layers]
-    with tapped(model.hf, _RecordingTap(recording)), model.frozen(), torch.set_grad_enabled(gradients):
-        handles = []
-        try:
-            handles += [module.register_forward_hook(hook) for module, hook in hooks]
+    with (
+        tapped(model.hf, _RecordingTap(recording)),
+        model.frozen(),
+        torch.set_grad_enabled(gradients),
+        ExitStack() as hooks,
+    ):
+        hooks.enter_context(removed(model.embedding.register_forward_hook(embedded)))
+        for layer in model.layers:
             # In front of the user's own hooks, which run again when the layer is replayed.
-            handles += [
-                layer.module.register_forward_pre_hook(before_layer, with_kwargs=True, prepend=True)
-                for layer in model.layers
-            ]
-            handles.append(model.final_norm.register_forward_pre_hook(before_final_norm, prepend=True))
-            model.hf(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
-        finally:
-            for handle in handles:
-                handle.remove()
+            before = layer.module.register_forward_pre_hook(before_layer, with_kwargs=True, prepend=True)
+            hooks.enter_context(removed(before))
+            for site, kept in (("attention", recording.attentions), ("mlps", recording.mlps)):
+                hooks.enter_context(site_hook(layer, site, shape, keeping(kept)))
+            if "neurons" in keep:
+                hooks.enter_context(site_hook(layer, "neurons", shape, keeping(recording.neurons)))
+            if "neurons-pre" in keep:
+                hooks.enter_context(site_hook(layer, "neurons-pre", shape, keeping(recording.neurons_pre)))
+        hooks.enter_context(removed(model.final_norm.register_forward_pre_hook(before_final_norm, prepend=True)))
+        model.hf(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
     _require_complete(model, recording)
     return recording
 
 
-def first_of(output: Any) -> Tensor:
-    """The hidden states of a module that may return them alone or first in a tuple."""
-    tensor = output[0] if isinstance(output, tuple) else output
-    assert isinstance(tensor, Tensor)
-    return tensor
+class _ReachedFirstLayer(Exception):  # noqa: N818
+    pass
 
 
-def replace_first(output: Any, tensor: Tensor) -> Any:
-    """The output with its hidden states replaced."""
-    return (tensor, *output[1:]) if isinstance(output, tuple) else tensor
+def first_residual(model: Model, embeddings: Tensor) -> Tensor:
+    """The residual stream before the first layer, (B, T, M), for given token embeddings (B, T, E)."""
+    reached: list[Tensor] = []
+
+    def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        reached.append(args[0] if args else kwargs["hidden_states"])
+        raise _ReachedFirstLayer
+
+    mask = torch.ones(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
+    with removed(model.layers[0].module.register_forward_pre_hook(stop, with_kwargs=True, prepend=True)):
+        try:
+            model.hf(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
+        except _ReachedFirstLayer:
+            return reached[0]
+    raise ModelError(f"{model.name} finished a forward pass without calling its first layer.")
 
 
 @contextmanager
-def forward_hook(module: nn.Module, hook: Any) -> Iterator[None]:
-    """A forward hook that is gone afterwards, whatever happens."""
-    handle = module.register_forward_hook(hook)
+def site_hook(
+    layer: Layer, site: str, shape: torch.Size | tuple[int, int], change: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Pass a module's value, as (B, T, width), through ``change`` and on into the model.
+
+    Serves ``attention``, ``mlps``, ``neurons`` and ``neurons-pre``.
+
+    Raises:
+        ModelError: the layer has no such site (experts have no neurons of their own here).
+    """
+
+    def through(value: Tensor) -> Tensor:
+        # OPT and experts run on (B * T, width).
+        return change(value.reshape(*shape, value.shape[-1])).reshape(value.shape)
+
+    def on_output(_: nn.Module, __: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (through(output[0]), *output[1:])
+        return through(output)
+
+    def on_gate(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+        gate, up = output.chunk(2, dim=-1)
+        return torch.cat([through(gate), up], dim=-1)
+
+    def on_input(_: nn.Module, args: tuple[Any, ...]) -> Any:
+        return (through(args[0]), *args[1:])
+
+    if site == "attention":
+        handle = layer.attention_contribution.register_forward_hook(on_output)
+    elif site == "mlps":
+        handle = layer.mlp_contribution.register_forward_hook(on_output)
+    else:
+        module = layer.neuron_output if site == "neurons" else layer.neuron_input
+        if module is None:
+            raise ModelError(f"Layer {layer.index} has experts; neurons of experts are not supported.")
+        if site == "neurons":
+            handle = module.register_forward_pre_hook(on_input)
+        else:
+            handle = module.register_forward_hook(on_gate if layer.neuron_input_is_fused else on_output)
+    with removed(handle):
+        yield
+
+
+@contextmanager
+def removed(handle: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
+    """The hook behind the handle is gone afterwards, whatever happens."""
     try:
         yield
     finally:
@@ -175,3 +302,5 @@ def _require_complete(model: Model, recording: Recording) -> None:
     for what, count in counts.items():
         if count != model.n_layers:
             raise ModelError(f"{model.name}: {count} {what} ran in one forward pass, expected {model.n_layers}.")
+    if len(recording.embeddings) != 1:
+        raise ModelError(f"{model.name}: the embedding ran {len(recording.embeddings)} times in one forward pass.")

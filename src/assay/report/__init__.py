@@ -2,5 +2,6 @@
 
 from assay.report.html import write_page
 from assay.report.terminal import print_baseline, print_scores
+from assay.report.words import describe
 
-__all__ = ["print_baseline", "print_scores", "write_page"]
+__all__ = ["describe", "print_baseline", "print_scores", "write_page"]

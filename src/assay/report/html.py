@@ -24,6 +24,7 @@ def write_page(scores: Scores, path: str | Path) -> None:
         loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["signed"] = "{:+.4g}".format
+    environment.filters["percent"] = "{:+.1%}".format
     environment.filters["short"] = "{:.2g}".format
     page = environment.get_template("scores.html").render(
         scores=scores,
@@ -33,6 +34,7 @@ def write_page(scores: Scores, path: str | Path) -> None:
         head_map=_embed(figures.head_map(scores), "head-map"),
         mlp_bars=_embed(figures.mlp_bars(scores), "mlp-bars"),
         top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
+        shares=scores.estimates_effect and scores.direction != "ablation" and scores.baseline.difference != 0,
         examples=list(zip(scores.pairs, scores.baseline.clean, scores.baseline.corrupted, strict=True))[
             :EXAMPLES_SHOWN
         ],

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from assay.data.baseline import Baseline, standard_error
+from assay.data.metrics import Metric
 from assay.report import words
 from assay.scores import Scores
 
 
-def print_baseline(console: Console, baseline: Baseline, metric: str, unit: str) -> None:
-    """The metric and the rate of right answers, unpatched."""
+def print_baseline(console: Console, baseline: Baseline, metric: Metric, why: str) -> None:
+    """The metric, why it was chosen, and the rate of right answers, unpatched."""
+    console.print(escape(f"Metric {metric.name}: {metric.description} ({why})."), style="dim", highlight=False)
     table = Table(title="Baseline (unpatched prompts)", title_justify="left", box=None, pad_edge=False)
     for name in ("", "clean", "corrupted", "difference"):
         table.add_column(name, justify="left" if not name else "right")
     table.add_row(
-        f"{metric} ({unit})",
+        f"{metric.name} ({metric.unit})",
         *(plus_minus(values) for values in (baseline.clean, baseline.corrupted, baseline.clean - baseline.corrupted)),
     )
     table.add_row(
@@ -32,24 +36,30 @@ def print_baseline(console: Console, baseline: Baseline, metric: str, unit: str)
         console.print(warning, style="yellow")
 
 
-def print_scores(console: Console, scores: Scores, top: int, folder: str | None = None) -> None:
+def print_scores(console: Console, scores: Scores, top: int, folder: Path | None = None) -> None:
     """Question, answer, the largest components, cost and where it is kept."""
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
     console.print(escape(words.answer(scores)))
     console.print(escape(words.meaning(scores)), style="dim")
+    for warning in filter(None, (words.duplicates(scores.pairs),)):
+        console.print(escape(warning), style="yellow")
+    # A share of clean - corrupted means something only where one is patched into the other.
+    shares = scores.estimates_effect and scores.direction != "ablation" and scores.baseline.difference != 0
     table = Table(box=None, pad_edge=False)
-    for name in ("#", "component", "importance", "±", "of difference", "verdict"):
+    for name in ("#", "component", "importance", "±", *(["of difference"] if shares else []), "verdict"):
         table.add_column(name, justify="left" if name in ("component", "verdict") else "right")
-    difference = scores.baseline.difference
-    shown = scores.top(top)
-    for rank, row in enumerate(shown.itertuples(), 1):
-        share = f"{row.importance / difference:+.1%}" if difference and scores.estimates_effect else ""
+    for rank, row in enumerate(scores.top(top).itertuples(), 1):
         error = "n/a" if np.isnan(row.stderr_prompts) else f"{row.stderr_prompts:.2g}"
-        table.add_row(str(rank), row.component, f"{row.importance:+.4g}", error, share, row.verdict)
+        share = [f"{row.importance / scores.baseline.difference:+.1%}"] if shares else []
+        table.add_row(str(rank), row.component, f"{row.importance:+.4g}", error, *share, row.verdict)
     console.print(table)
+    if (step := words.next_step(scores)) is not None:
+        console.print(escape(step), style="yellow")
     console.print(f"Cost: {words.cost(scores)}", style="dim")
     if folder is not None:
-        console.print(f"Run folder: {escape(folder)} (page: report.html)", style="dim")
+        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
+        if (page := folder / "report.html").is_file():
+            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
 
 
 def plus_minus(values: np.ndarray) -> str:

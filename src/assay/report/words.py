@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from assay.data.baseline import Baseline
+from assay.data.pairs import PromptPairs
+from assay.model import Model
 from assay.scores import Scores
 
 DIRECTIONS = {
@@ -15,7 +17,9 @@ DIRECTIONS = {
 
 
 def question(scores: Scores) -> str:
-    kinds = " and ".join(dict.fromkeys({"heads": "heads", "mlps": "MLPs"}[c.site] for c in scores.components))
+    kinds = " and ".join(
+        "MLPs" if site == "mlps" else site for site in dict.fromkeys(c.site for c in scores.components)
+    )
     return f"Which {kinds} of {scores.provenance['model']['name']} drive {scores.pairs.task}?"
 
 
@@ -46,16 +50,35 @@ def meaning(scores: Scores) -> str:
         return "Standard normal draws; they have no unit and no direction."
     return (
         f"{DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
-        f"{len(scores.pairs)} prompt pairs; ± is the standard error over prompts."
+        f"{len(scores.pairs)} prompt pair{'s' if len(scores.pairs) > 1 else ''}; ± is the standard error over prompts"
+        f"{'' if len(scores.pairs) > 1 else ' (none for a single one)'}."
     )
+
+
+def next_step(scores: Scores) -> str | None:
+    """What to do about numbers that nothing has checked."""
+    if scores.exact or not scores.estimates_effect:
+        return None
+    return (
+        "Next: --method activation-patching measures what these only estimate. First-order estimates can be far off, "
+        "even in sign, most of all for early MLPs; ± says nothing about that."
+    )
+
+
+def duplicates(pairs: PromptPairs) -> str | None:
+    """A warning if prompts repeat, which makes errors look smaller than they are."""
+    repeated = len(pairs) - len({(pair.clean, pair.corrupted, pair.answer, pair.wrong_answer) for pair in pairs})
+    if not repeated:
+        return None
+    return f"Caution: {repeated} of {len(pairs)} pairs repeat others, so the standard errors are too small."
 
 
 def cost(scores: Scores) -> str:
     spent = scores.cost
     seconds = sum(spent["seconds"].values())
-    line = f"{spent['forward_equivalents']:.1f} forward-equivalents, {seconds:.1f} s"
+    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's 2 included), {seconds:.1f} s"
     if spent["interventions"]:
-        line += f" ({spent['interventions']} patched sequences)"
+        line += f", {spent['interventions']} patched sequences"
     return line
 
 
@@ -71,3 +94,16 @@ def caution(baseline: Baseline) -> str | None:
 
 def accuracy(values: np.ndarray) -> str:
     return f"{values.mean():.0%}"
+
+
+def describe(model: Model) -> str:
+    """The model in a line."""
+    described = model.origin.get("description")
+    return f"{model!r}" + (f"\n{described}" if described else "")
+
+
+def describe_origin(scores: Scores) -> str:
+    """The model by its name and, where known, what is behind the name."""
+    model = scores.provenance["model"]
+    described = model["origin"].get("description")
+    return f"{model['name']} ({described})" if described else str(model["name"])

@@ -17,6 +17,9 @@ from assay.model import Model
 __all__ = ["TASKS", "Task", "ioi", "make_pairs", "reverse", "sort"]
 
 
+DEFAULT_PAIRS = 16
+
+
 @dataclass(frozen=True)
 class Task:
     """A named maker of pairs; its options are the maker's keyword arguments beyond ``n`` and ``seed``."""
@@ -27,8 +30,13 @@ class Task:
     make: Callable[..., PromptPairs]
 
     @property
+    def defaults(self) -> dict[str, Any]:
+        parameters = inspect.signature(self.make).parameters.values()
+        return {p.name: p.default for p in parameters if p.name not in ("model", "n", "seed")}
+
+    @property
     def options(self) -> tuple[str, ...]:
-        return tuple(name for name in inspect.signature(self.make).parameters if name not in ("model", "n", "seed"))
+        return tuple(self.defaults)
 
 
 TASKS: dict[str, Task] = {
@@ -41,32 +49,37 @@ TASKS: dict[str, Task] = {
 }
 
 
-def make_pairs(model: Model, task: str, n: int | None = 16, seed: int = 0, **options: Any) -> PromptPairs:
+def make_pairs(model: Model, task: str, n: int | None = DEFAULT_PAIRS, seed: int = 0, **options: Any) -> PromptPairs:
     """Pairs of a named task, or of a JSONL file (its first ``n``; all of it if ``n`` is None).
 
     Raises:
         OptionError: an unknown task, or an option that it does not have.
         DataError: an unreadable file.
     """
-    if n is not None and n < 1:
-        raise OptionError(f"--n must be at least 1, not {n}.")
-    given = {name: value for name, value in options.items() if value is not None}
+    require_task(task, n, **options)
     if task in TASKS:
-        for name in given:
-            if name not in TASKS[task].options:
-                raise OptionError(f"The task {task} has no option --{name}.")
-        return TASKS[task].make(model, n=16 if n is None else n, seed=seed, **given)
-    require_task(task)
-    if given:
-        raise OptionError(f"A file of prompts has no option --{next(iter(given))}.")
+        given = {name: value for name, value in options.items() if value is not None}
+        return TASKS[task].make(model, n=DEFAULT_PAIRS if n is None else n, seed=seed, **given)
     pairs = read_jsonl(task)
     return pairs if n is None else pairs[:n]
 
 
-def require_task(task: str) -> None:
-    """Raise unless ``task`` names a task or a prompt file, before anything slow has begun."""
+def require_task(task: str, n: int | None = None, **options: Any) -> None:
+    """Raise unless ``task`` is a task with these options or a prompt file, before anything slow has begun.
+
+    Raises:
+        OptionError, DataError: see `make_pairs`.
+    """
+    if n is not None and n < 1:
+        raise OptionError(f"--n must be at least 1, not {n}.")
+    given = [name for name, value in options.items() if value is not None]
     if task in TASKS:
+        for name in given:
+            if name not in TASKS[task].options:
+                raise OptionError(f"The task {task} has no option --{name}.")
         return
+    if given:
+        raise OptionError(f"A file of prompts has no option --{given[0]}.")
     path = Path(task)
     if path.suffix != ".jsonl":
         if path.exists():

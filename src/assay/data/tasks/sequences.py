@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.errors import OptionError
+from assay.errors import DataError, OptionError
 from assay.model import Model
 
 START, SEP, END, PAD, UNKNOWN = "START", "SEP", "END", "PAD", "UNK"
@@ -58,9 +58,20 @@ def sequence_pairs(kind: str, n: int = 16, seed: int = 0, length: int = 5) -> Pr
 
 def sort(model: Model, n: int = 16, seed: int = 0, length: int = 5) -> PromptPairs:
     """Sorting, for ``sequence-sort`` and models with its vocabulary."""
+    _require_vocabulary(model, "sort")
     return sequence_pairs("sort", n, seed, length)
 
 
 def reverse(model: Model, n: int = 16, seed: int = 0, length: int = 5) -> PromptPairs:
     """Reversal, for ``sequence-reverse`` and models with its vocabulary."""
+    _require_vocabulary(model, "reverse")
     return sequence_pairs("reverse", n, seed, length)
+
+
+def _require_vocabulary(model: Model, kind: str) -> None:
+    text = f"{START} 1 {LARGEST} {SEP} {END}"
+    known = model.tokenizer is not None and model.tokenizer.tokenize(text) == text.split()
+    if not known:
+        raise DataError(
+            f"{kind} is a task for sequence-{kind}; {model.name} does not read its symbols as single tokens."
+        )
