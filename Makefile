@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Several processes with several torch threads each would spin against one another.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 COLUMNS=120
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo test test-all lint format bench clean
 
 install: .venv/installed
 
@@ -19,6 +19,10 @@ demo: install
 
 test: lint
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n auto --dist loadgroup
+
+# The larger matrix: 300 random models and prompts.
+test-all: lint
+	$(TEST_ENVIRONMENT) ASSAY_RANDOM_CASES=300 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: install
 	$(BIN)/ruff format --check --quiet .

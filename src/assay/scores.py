@@ -33,7 +33,7 @@ class Scores:
 
     components: Sequence[Component]
     values: np.ndarray
-    """(C, n) float64 effects; for methods with ``estimates_effect`` False, scores of no unit."""
+    """(C, n) float64 effects, or what else the method gives, in ``unit``."""
     pairs: PromptPairs
     method: str
     direction: str
@@ -54,7 +54,7 @@ class Scores:
     @property
     def sign(self) -> int:
         """Importance over effect."""
-        return 1 if self.direction == "denoise" or not self.estimates_effect else -1
+        return 1 if self.direction == "denoise" or self.unit == "none" else -1
 
     @property
     def importance(self) -> np.ndarray:

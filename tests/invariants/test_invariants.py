@@ -19,10 +19,15 @@ every_family = pytest.mark.parametrize("family", TINY)
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
+REFERENCE = random_pairs(30, seed=11)
+
+
 def run(method: str, model: assay.Model, pairs: PromptPairs, **options: object) -> assay.Scores:
     options = {"force": True, **options}
     if METHODS[method].uses_means:
         options["mean"] = "all-positions"
+    if METHODS[method].uses_reference:
+        options.setdefault("reference", REFERENCE)
     return measure(METHODS[method], model, pairs, **options)
 
 
@@ -48,12 +53,12 @@ def test_batching_and_order_change_rounding_only(family: str, method: str) -> No
         scale = max(1.0, np.abs(whole.values).max(), np.abs(whole.baseline.clean).max())
         small = run(method, model, pairs, memory="16M")
         np.testing.assert_allclose(small.values, whole.values, rtol=0, atol=tolerance * scale)
-        if METHODS[method].estimates_effect:
+        if METHODS[method].has_unit:
             turned = run(method, model, PromptPairs(tuple(reversed(pairs.pairs)), metric="logit-diff"))
             np.testing.assert_allclose(turned.values[:, ::-1], whole.values, rtol=0, atol=tolerance * scale)
         heads = run(method, model, pairs, sites="heads")
         n_heads = len(heads.components)
-        if METHODS[method].estimates_effect:
+        if METHODS[method].has_unit:
             np.testing.assert_allclose(heads.values, whole.values[:n_heads], rtol=0, atol=tolerance * scale)
 
 
@@ -216,14 +221,19 @@ def test_the_golden_sign() -> None:
         hf.lm_head.weight = torch.nn.Parameter(torch.zeros_like(hf.lm_head.weight))
         hf.lm_head.weight[9, 4] = 1.0
     pairs = PromptPairs((assay.PromptPair(words([1]), words([2]), " w9", " w8"),), metric="logit-diff")
+    # The reference of ablations: a token that writes nothing to that axis, or what the corrupted prompt has.
+    nothing = PromptPairs((assay.PromptPair(words([1]), words([3]), " w9", " w8"),))
     for name, method in METHODS.items():
-        if not method.estimates_effect:
+        if not method.has_unit:
             continue
         for direction in method.directions:
-            scores = run(name, model, pairs, direction=direction)
+            options = {"reference": nothing} if name == "resample-ablation" else {}
+            if name == "mean-ablation":
+                options = {"reference": pairs}
+            scores = run(name, model, pairs, direction=direction, **options)
             best = int(scores.importance.argmax())
             assert scores.components[best].name == "L0H0"
-            expected = 1.0 if method.directions == ("ablation",) and name == "zero-ablation" else 2.0
+            expected = 1.0 if name in ("zero-ablation", "resample-ablation") else 2.0
             assert scores.importance[best] == pytest.approx(expected)
             assert np.abs(np.delete(scores.importance, best)).max() == 0
 
@@ -232,7 +242,7 @@ def test_nan_in_a_weight_is_refused() -> None:
     model, pairs = wrapped("llama"), random_pairs(2)
     with torch.no_grad():
         model.layers[2].mlp.down_proj.weight[0, 0] = float("nan")
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, match="first value that is not finite is in mlps of layer 2"):
         run("activation-patching", model, pairs)
     with pytest.raises(ModelError, match="logit parity"):
         assay.load(model.hf, model.tokenizer)

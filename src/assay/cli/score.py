@@ -17,7 +17,14 @@ from assay.data.metrics import metric_named
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.errors import ModelError, OptionError, StoreError
-from assay.methods.method import DEFAULT_SITES, measure, require_direction, require_gradient, require_mean
+from assay.methods.method import (
+    DEFAULT_SITES,
+    measure,
+    require_direction,
+    require_gradient,
+    require_mean,
+    require_reference,
+)
 from assay.methods.registry import method_named
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe, print_baseline, print_scores, write_page
@@ -51,7 +58,10 @@ def score(
     length: Annotated[int | None, typer.Option(help="Of sort and reverse: numbers per sequence (default 5).")] = None,
     mean: Annotated[str | None, typer.Option(help="Of mean-ablation: position (default) or all-positions.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Of mean-ablation: .jsonl pairs whose corrupted prompts are averaged.")
+        Path | None,
+        typer.Option(
+            help="Of mean- and resample-ablation: .jsonl pairs whose corrupted prompts serve instead of the run's."
+        ),
     ] = None,
     dtype: Annotated[str, typer.Option(help=f"Of the weights: {', '.join(DTYPES)}.")] = "float32",
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
@@ -149,7 +159,8 @@ def _request(given: dict[str, Any], prompts: PromptPairs | None, references: Pro
         **{name: given[name] for name in ("seed", "sites", "dtype", "device", "skip", "force")},
     }
     if method.uses_means:
-        request["mean"] = require_mean(method, given["mean"], has_reference=False)
+        request["mean"] = require_mean(method, given["mean"])
+    if method.uses_reference:
         request["reference"] = references and references.options["sha256"]
     return request
 
@@ -169,7 +180,8 @@ def _check_options(
     parse(sites)
     chosen = method_named(method)
     require_direction(chosen, direction)
-    require_mean(chosen, mean, reference is not None)
+    require_mean(chosen, mean)
+    require_reference(chosen, reference is not None)
     if metric is not None:
         require_gradient(chosen, metric_named(metric))
     if dtype not in DTYPES:

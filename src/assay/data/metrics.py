@@ -141,6 +141,15 @@ METRICS: dict[str, Metric] = {
 }
 
 
+def as_metric(metric: str | Metric) -> Metric:
+    """A metric by name, or a user's own as it is.
+
+    Raises:
+        OptionError: no such name.
+    """
+    return metric if isinstance(metric, Metric) else metric_named(metric)
+
+
 def metric_named(name: str) -> Metric:
     if name not in METRICS:
         raise OptionError(f"There is no metric {name!r}. Choose one of {', '.join(METRICS)}.")

@@ -16,6 +16,7 @@ from assay.engine.cost import CostMeter
 from assay.errors import DataError
 from assay.model import Model
 from assay.model.checks import plain_logits
+from assay.model.recording import record
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def measure_baseline(
             read = pair if metric.reads == "tokens" else logits
             if not torch.isfinite(read).all():
                 raise DataError(
-                    f"{model.name} gives logits that are not finite on the {name} prompts. Check its weights and dtype."
+                    f"{model.name} gives logits that are not finite on the {name} prompts; the first value that is not "
+                    f"finite is in {_first_not_finite(model, ids)}. Check its weights and dtype."
                 )
             if name == sides[0]:
                 plain.append(PlainLogits(pair, logits.double().square().mean().sqrt().item()))
@@ -69,3 +71,14 @@ def _answer_logits(model: Model, ids: Tensor, batch: Batch) -> Tensor:
     # Somebody's hook on the head may treat positions by their number: then it must see them all.
     logits = plain_logits(model, ids, keep=0 if model.has_foreign_hooks else count)[:, -count:]
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _first_not_finite(model: Model, ids: Tensor) -> str:
+    """The first site, in the order of computation, that holds something not finite."""
+    recording = record(model, ids)
+    for layer in range(model.n_layers):
+        for site in ("residual-pre", "q", "k", "v", "heads", "attention", "mlps"):
+            if not torch.isfinite(recording.site(site, layer)).all():
+                return f"{site} of layer {layer}"
+    last = "residual-post" if not torch.isfinite(recording.residuals[-1]).all() else None
+    return f"{last} of layer {model.n_layers - 1}" if last else "the final norm or the unembedding"

@@ -102,7 +102,7 @@ class Response:
         """(R, T) bool: the positions at which the component is patched; None for all."""
         return self.batch.mask(component.position)
 
-    def _deltas(self) -> Iterator[tuple[str, int, Tensor, list[int]]]:
+    def deltas(self) -> Iterator[tuple[str, int, Tensor, list[int]]]:
         """Kind, layer, delta (R, T, U, D) and component numbers, site by site."""
         groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for i, component in enumerate(self.components):
@@ -132,7 +132,7 @@ class Response:
         moves = torch.zeros(len(self.components), self.batch.rows, dtype=torch.bool, device=self.model.device)
         if self._equal_until == self.batch.positions:
             return moves
-        for _, _, delta, numbers in self._deltas():
+        for _, _, delta, numbers in self.deltas():
             moves[numbers] = self._reduce((delta != 0).any(3).long(), numbers) > 0
         return moves
 
@@ -174,7 +174,7 @@ class Response:
         found = site_gradients(self.model, self.batch, self.metric, wanted, self._keep, self.cost)
         self._base, gradients, self.__dict__["base_values"] = found
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
-        for site, layer, delta, numbers in self._deltas():
+        for site, layer, delta, numbers in self.deltas():
             products = (gradients[site, layer].double() * delta.double()).sum(3)
             slopes[numbers] = self._reduce(products, numbers)
         self.advance(slopes.numel())
@@ -233,7 +233,7 @@ class Response:
             return
         logits = answer_logits(self.model, self._base.residuals[-1], self.batch.targets, self.metric)
         pair = logits if self.metric.reads == "tokens" else logits.gather(-1, self.batch.targets.pair)
-        off = ((pair - plain.pair).abs().max() / plain.scale).item()
+        off = ((pair - plain.pair).double().square().mean().sqrt() / plain.scale).item()
         limit = LIMITS[self.model.dtype]
         if not off <= limit:
             raise InterventionError(

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,6 +88,57 @@ class Means:
         lengths = (batch.positions - answer_length + 1, answer_length)
         mean = self.means[site, layer, lengths if self.over == "position" else EVERYWHERE]
         return mean.to(value.dtype).expand_as(value)
+
+
+class Resampled:
+    """Activations of another reference prompt of the same length, one drawn for each example.
+
+    Args:
+        rows: the rows that will be patched.
+        references: their corrupted side is drawn from.
+        sites: the kinds that will be asked for.
+        seed: with a row's prompt it decides what that row gets, however rows are ordered and batched.
+
+    Raises:
+        DataError: no other reference prompt of a row's length.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        rows: Sequence[Row],
+        references: Sequence[Row],
+        sites: Collection[str],
+        seed: int,
+        cost: CostMeter,
+    ) -> None:
+        self.model = model
+        self.keep = {site for site in sites if KINDS[site].of_mlp}
+        self.cost = cost
+        groups: defaultdict[tuple[int, int], dict[tuple[int, ...], None]] = defaultdict(dict)
+        for reference in references:
+            groups[_lengths(reference)][reference.corrupted] = None
+        self.drawn: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for row in rows:
+            length = row.positions[0] + 1
+            own = (row.clean[:length], row.corrupted[:length])
+            others = sorted(ids for ids in groups[_lengths(row)] if ids[:length] not in own)
+            if not others:
+                raise DataError(
+                    f"Example {row.example} has no other reference prompt of its {length} tokens to take activations "
+                    "from. Use more prompts of one length, or give them with --reference FILE."
+                )
+            generator = np.random.default_rng([seed, *row.clean[:length]])
+            self.drawn[row.clean] = others[int(generator.integers(len(others)))]
+        self._last: tuple[Batch, Recording] | None = None
+
+    def __call__(self, batch: Batch, base: Recording, site: str, layer: int) -> Tensor:
+        if self._last is None or self._last[0] is not batch:
+            drawn = [self.drawn[tuple(row)] for row in batch.base.tolist()]
+            ids = torch.tensor(drawn, device=self.model.device)
+            self._last = batch, record(self.model, ids, keep=self.keep)
+            self.cost.forward(ids.shape[0], ids.shape[1], self.model.n_layers)
+        return self._last[1].site(site, layer)
 
 
 def _lengths(row: Row) -> tuple[int, int]:

@@ -2,10 +2,13 @@
 
 from assay.methods.activation_patching import activation_patching
 from assay.methods.attribution_patching import attribution_patching
+from assay.methods.direct_effect import direct_effect
 from assay.methods.mean_ablation import mean_ablation
 from assay.methods.method import Method, measure
 from assay.methods.random_scores import random_scores
 from assay.methods.registry import METHODS
+from assay.methods.resample_ablation import resample_ablation
+from assay.methods.two_point import two_point
 from assay.methods.zero_ablation import zero_ablation
 
 __all__ = [
@@ -13,8 +16,11 @@ __all__ = [
     "Method",
     "activation_patching",
     "attribution_patching",
+    "direct_effect",
     "mean_ablation",
     "measure",
     "random_scores",
+    "resample_ablation",
+    "two_point",
     "zero_ablation",
 ]

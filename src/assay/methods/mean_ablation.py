@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from assay.data.encoding import encode
-from assay.data.metrics import METRICS
 from assay.engine.batches import recording_bytes
 from assay.engine.response import Source
 from assay.engine.sources import Means
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, effect, measure
+from assay.methods.references import reference_rows
 from assay.model import Model
 from assay.scores import Scores
 
 
 def _source(setting: Setting) -> Source:
-    rows = setting.rows
-    if setting.reference is not None:
-        # Over all positions only prompts count, so any answer will do.
-        metric = setting.metric if setting.mean == "position" else METRICS["log-prob"]
-        rows = encode(setting.model, setting.reference, metric)
+    # Over all positions only prompts count, so any answer will do.
+    rows = reference_rows(setting, answers_matter=setting.mean == "position")
     longest = max(len(row.corrupted) for row in rows)
     batch_rows = max(1, setting.memory // recording_bytes(setting.model, longest))
     places = {(component.site, component.layer) for component in setting.components}
@@ -37,6 +33,7 @@ METHOD = Method(
     compute=effect,
     exact=True,
     source=_source,
+    uses_reference=True,
     uses_means=True,
 )
 

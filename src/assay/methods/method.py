@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from assay.data.baseline import Baseline
 from assay.data.encoding import Row, default_metric, encode
-from assay.data.metrics import Metric, metric_named
+from assay.data.metrics import Metric, as_metric
 from assay.data.pairs import PromptPair, PromptPairs, as_pairs
 from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
@@ -62,9 +62,15 @@ class Method:
     compute: Callable[[Response, Setting], Tensor]
     exact: bool = False
     estimates_effect: bool = True
+    """The values stand for the effect of patching the component alone."""
+    has_unit: bool = True
+    """The values are in the metric's unit."""
     signed: bool = True
     uses_gradients: bool = False
+    uses_reference: bool = False
+    """Takes activations from reference prompts."""
     uses_means: bool = False
+    """Averages them."""
     source: Callable[[Setting], Source] | None = None
 
     @property
@@ -80,7 +86,7 @@ class MeasureOptions(TypedDict, total=False):
     """Options that every method takes; see `measure`."""
 
     sites: AnySites
-    metric: str | None
+    metric: str | Metric | None
     direction: Direction | None
     memory: str
     seed: int
@@ -97,7 +103,7 @@ def measure(
     pairs: AnyPairs,
     *,
     sites: AnySites = DEFAULT_SITES,
-    metric: str | None = None,
+    metric: str | Metric | None = None,
     direction: Direction | None = None,
     memory: str = DEFAULT_MEMORY,
     seed: int = 0,
@@ -114,13 +120,14 @@ def measure(
         method: a name (``assay list methods``) or a `Method`.
         pairs: prompt pairs, a list of them or of dictionaries, or the path of a .jsonl file.
         sites: a phrase such as ``heads[8:24]@last,mlps`` (``assay list sites``), or a selection of `assay.sites`.
-        metric: see ``assay list metrics``; the task's own if None.
+        metric: see ``assay list metrics``, or an `assay.Metric` of your own; the task's own if None.
         direction: ``denoise`` (default; the corrupted run is patched with clean activations) or ``noise``
             (the clean run is patched with corrupted ones). Ablations take none.
         memory: what patched sequences and recordings may take beyond the weights, such as ``2G``.
         seed: of methods that draw.
         mean: for mean ablation: per ``position`` (default) or over ``all-positions``.
-        reference: for mean ablation: pairs whose corrupted prompts are averaged; the run's own if None.
+        reference: for mean and resample ablation: pairs whose corrupted prompts activations are taken from; the
+            run's own if None.
         skip: leave out what is known to change nothing.
         force: go on although the model cannot tell clean from corrupted.
         progress: show a bar with the time left on standard error.
@@ -139,10 +146,11 @@ def measure(
 
         method = method_named(method)
     pairs = as_pairs(pairs)
-    chosen, why = default_metric(model, pairs) if metric is None else (metric_named(metric), "asked for")
+    chosen, why = default_metric(model, pairs) if metric is None else (as_metric(metric), "asked for")
     direction = require_direction(method, direction)
     require_gradient(method, chosen)
-    mean = require_mean(method, mean, reference is not None)
+    mean = require_mean(method, mean)
+    require_reference(method, reference is not None)
     budget = parse_memory(memory)
     with exclusive(model.hf):
         model.require_ready()
@@ -194,7 +202,7 @@ def measure(
         method=method.name,
         direction=direction,
         metric=chosen.name,
-        unit=chosen.unit if method.estimates_effect else "none",
+        unit=chosen.unit if method.has_unit else "none",
         exact=method.exact,
         estimates_effect=method.estimates_effect,
         signed=method.signed,
@@ -229,10 +237,16 @@ def _hash_of(pairs: PromptPairs) -> str:
     return hashlib.sha256(json.dumps(pairs.to_records(), sort_keys=True).encode()).hexdigest()
 
 
-def require_mean(method: Method, mean: str | None, has_reference: bool) -> MeanOver:
+def require_reference(method: Method, given: bool) -> None:
+    """Refuse reference prompts that the method would ignore."""
+    if given and not method.uses_reference:
+        raise OptionError(f"{method.name} takes no activations from other prompts; it takes no --reference.")
+
+
+def require_mean(method: Method, mean: str | None) -> MeanOver:
     """How to average; per position if None. Only methods that average take it."""
-    if not method.uses_means and (mean is not None or has_reference):
-        raise OptionError(f"{method.name} averages nothing; it takes no --mean and no --reference.")
+    if not method.uses_means and mean is not None:
+        raise OptionError(f"{method.name} averages nothing; it takes no --mean.")
     if mean not in (None, "position", "all-positions"):
         raise OptionError(f"--mean is position or all-positions, not {mean!r}.")
     return "all-positions" if mean == "all-positions" else "position"

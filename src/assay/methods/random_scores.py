@@ -31,6 +31,7 @@ METHOD = Method(
     source_note="control",
     compute=_draw,
     estimates_effect=False,
+    has_unit=False,
 )
 
 

@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 def load(
-    source: str | Path | PreTrainedModel,
+    source: str | Path | PreTrainedModel | Any,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     dtype: str | torch.dtype = "float32",
@@ -33,7 +33,8 @@ def load(
 
     Args:
         source: a short name (``assay list models``), a local Hugging Face folder, a GGUF file, a hub id,
-            or a ``PreTrainedModel`` already in memory (used as it is: dtype, device and revision do not apply).
+            or a ``PreTrainedModel`` already in memory (used as it is: dtype, device and revision do not apply),
+            which may be wrapped by PEFT.
         tokenizer: needed with a ``PreTrainedModel`` whose prompts are text.
         dtype: of the weights: float32 (default, whatever the checkpoint holds), float64, bfloat16 or float16.
         device: a torch device.
@@ -44,6 +45,8 @@ def load(
         ModelError: unknown source, unsupported architecture, or a failed check.
         OptionError: an unknown dtype or device.
     """
+    if hasattr(source, "get_base_model") and hasattr(source, "peft_config"):
+        source = source.get_base_model()  # the adapters stay in it, inside its linear maps
     if isinstance(source, PreTrainedModel):
         name = str(getattr(source.config, "_name_or_path", "") or type(source).__name__)
         model = Model(source, tokenizer, name=name, origin={"kind": "in memory"})

@@ -17,6 +17,7 @@ from transformers.utils import output_capturing
 
 from assay.errors import ModelError
 from assay.model.families import Family, family_of
+from assay.model.norms import frozen_norm
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Model:
         self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or self.n_heads
         self.d_model: int = self.config.hidden_size
         self.vocab_size = min(self.unembedding.weight.shape[0], cast(nn.Embedding, self.embedding).weight.shape[0])
-        projection_width = weight_in_out(self.layers[0].output_projection).shape[0]
+        projection_width = _input_width(self.layers[0].output_projection)
         if projection_width % self.n_heads:
             raise ModelError(
                 f"The attention output is {projection_width} wide, not a multiple of {self.n_heads} heads."
@@ -119,9 +120,7 @@ class Model:
 
     def _count_neurons(self) -> int:
         """Of one MLP; of one expert's, roughly, where there are only experts."""
-        widths = {
-            weight_in_out(layer.neuron_output).shape[0] for layer in self.layers if layer.neuron_output is not None
-        }
+        widths = {_input_width(layer.neuron_output) for layer in self.layers if layer.neuron_output is not None}
         if len(widths) == 1:
             return int(widths.pop())
         return int(getattr(self.config, "intermediate_size", None) or 4 * self.d_model)
@@ -168,7 +167,10 @@ class Model:
         Returns:
             (..., n) or (..., vocabulary).
         """
-        normed: Tensor = self.final_norm(residual)
+        return self.logits_of_normed(self.final_norm(residual), tokens)
+
+    def logits_of_normed(self, normed: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Logits of what the final norm gave, (..., d_model); otherwise as `logits`."""
         if self.family.after_final_norm is not None:
             projection = _submodule_if_any(self.hf, self.family.after_final_norm)
             normed = normed if projection is None else projection(normed)
@@ -193,28 +195,29 @@ class Model:
         softcap = getattr(config, family.logit_softcap_entry, None) if family.logit_softcap_entry else None
         return softcap * torch.tanh(logits / softcap) if softcap else logits
 
-    def head_contributions(self, layer: int, z_BTHD: Tensor) -> Tensor:
+    def head_contributions(self, layer: int, z_BTHD: Tensor, at: Tensor | None = None) -> Tensor:
         """What each head adds to the residual stream: (B, T, H, d_model). Biases belong to no head.
 
         Under a post-norm with scale w and factor s the contribution is ``w * (z_h W_O) / s``, with s of
         the full attention output, so that contributions sum exactly (up to biases).
+
+        Args:
+            at: head outputs of the run whose factor s is used; ``z_BTHD`` itself if None.
         """
         found = self.layers[layer]
         precision = torch.promote_types(z_BTHD.dtype, torch.float32)  # squares overflow in float16
-        weight = weight_in_out(found.output_projection).view(self.n_heads, self.d_head, self.d_model)
-        parts: Tensor = torch.einsum("bthd,hdm->bthm", z_BTHD.to(precision), weight.to(precision))
-        parts = parts * self.residual_multiplier
-        if not found.has_attention_post_norm:
-            return parts
-        full = found.output_projection(z_BTHD.flatten(2)).to(precision)
-        norm = found.attention_contribution
-        epsilon = _norm_epsilon(norm)
-        # The scale w is read off the norm's answer to a vector of ones: w / sqrt(1 + epsilon).
-        scale = norm(torch.ones_like(z_BTHD[:1, :1, 0, :1].expand(1, 1, self.d_model))).to(precision)
-        scale = scale * (1 + epsilon) ** 0.5
-        factor = (full.square().mean(-1, keepdim=True) + epsilon).sqrt()
-        scaled: Tensor = parts * (scale / factor).unsqueeze(2)
-        return scaled
+        project = found.output_projection  # asked head by head, since adapters and Conv1D keep their weights apart
+        bias = project(torch.zeros_like(z_BTHD[:1, :1]).flatten(2))
+        parts = torch.empty(*z_BTHD.shape[:3], self.d_model, dtype=precision, device=z_BTHD.device)
+        for head in range(self.n_heads):
+            alone = torch.zeros_like(z_BTHD)
+            alone[:, :, head] = z_BTHD[:, :, head]
+            parts[:, :, head] = project(alone.flatten(2)) - bias
+        if found.has_attention_post_norm:
+            full = found.output_projection((z_BTHD if at is None else at).flatten(2))
+            through_norm = frozen_norm(found.attention_contribution, full)
+            parts = torch.stack([through_norm(part) for part in parts.unbind(2)], dim=2)
+        return parts * self.residual_multiplier
 
     # Guards
 
@@ -302,21 +305,14 @@ def _submodule(root: nn.Module, path: str) -> nn.Module:
         raise ModelError(f"{type(root).__name__} has no module at {path!r}; is it a causal LM?") from error
 
 
-def weight_in_out(projection: nn.Module) -> Tensor:
-    """The projection's weight as (inputs, outputs), whichever way the class stores it."""
-    weight = cast(Tensor, projection.weight)
+def _input_width(projection: nn.Module) -> int:
+    """How many numbers a linear map reads, whichever class it is (adapters and quantised ones say so too)."""
     if isinstance(projection, Conv1D):
-        return weight
-    if isinstance(projection, nn.Linear):
-        return weight.T
-    raise ModelError(f"The attention output projection is a {type(projection).__name__}; expected a linear map.")
-
-
-def _norm_epsilon(norm: nn.Module) -> float:
-    for attribute in ("eps", "variance_epsilon"):
-        if hasattr(norm, attribute):
-            return float(cast(float, getattr(norm, attribute)))
-    raise ModelError(f"{type(norm).__name__} has no epsilon; its post-norm cannot be split between heads.")
+        return int(projection.weight.shape[0])
+    width = getattr(projection, "in_features", None)
+    if not isinstance(width, int):
+        raise ModelError(f"A projection is a {type(projection).__name__}; expected a linear map.")
+    return width
 
 
 def _is_changed(module: nn.Module) -> bool:

@@ -25,7 +25,7 @@ def question(scores: Scores) -> str:
 
 def answer(scores: Scores) -> str:
     """The result in a sentence or two, with its unit and how it was obtained."""
-    if not scores.estimates_effect:
+    if scores.unit == "none":
         return "These scores are random: a yardstick for other methods, not a result."
     size = np.abs(scores.importance)
     k = min(10, len(size))
@@ -33,11 +33,9 @@ def answer(scores: Scores) -> str:
     share = f"{np.sort(size)[::-1][:k].sum() / total:.0%}" if total > 0 else "none"
     first = scores.components[int(size.argmax())].name
     value = scores.importance[int(size.argmax())]
-    how = (
-        "every value was measured by intervention"
-        if scores.exact
-        else "first-order estimates, none checked by intervention"
-    )
+    how = "every value was measured by intervention" if scores.exact else "estimates, none checked by intervention"
+    if not scores.estimates_effect:
+        how = "not the effect of patching it"
     return (
         f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
         f"the largest is {first} with {value:+.3g} {scores.unit} ({how})."
@@ -46,8 +44,13 @@ def answer(scores: Scores) -> str:
 
 def meaning(scores: Scores) -> str:
     """What the numbers are: direction, unit, error."""
-    if not scores.estimates_effect:
+    if scores.unit == "none":
         return "Standard normal draws; they have no unit and no direction."
+    if scores.method == "direct-effect":
+        return (
+            "Direct effect: the change that the component's own contribution makes at the unembedding, everything "
+            f"between left alone. In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} prompt pairs."
+        )
     return (
         f"{DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
         f"{len(scores.pairs)} prompt pair{'s' if len(scores.pairs) > 1 else ''}; ± is the standard error over prompts"

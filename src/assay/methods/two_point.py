@@ -1,0 +1,34 @@
+"""Two-point estimate: the mean of the response's slopes at both ends.
+
+Effect ~ (g'(0) + g'(1)) / 2, the trapezoid rule on g'. The forward pass at the far end already yields g(1), so it
+is of use in studies only: what does a second gradient add?
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from assay.engine.response import Response
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
+from assay.model import Model
+from assay.scores import Scores
+
+
+def mean_slope(response: Response, _: Setting) -> Tensor:
+    return (response.slope(0) + response.slope(1)) / 2
+
+
+METHOD = Method(
+    name="two-point",
+    description="mean of the slopes at both ends of the response; a gradient per component",
+    source_note="trapezoid rule on the response's slope",
+    compute=mean_slope,
+    uses_gradients=True,
+)
+
+
+def two_point(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
+    """Two-point estimates; options as in `assay.measure`."""
+    return measure(METHOD, model, pairs, **options)

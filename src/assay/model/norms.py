@@ -1,0 +1,48 @@
+"""A norm with its factor frozen: the linear map that it applies to a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def frozen_norm(norm: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
+    """The map d -> w * d / s, with s the norm's factor at ``x`` and w its weights (1 + weight in Gemma's).
+
+    Layer norms take the mean off d first. Read off the norm's own answers, so it serves every class of norm:
+    a probe of mean 0 and mean square 1 gives the weights, and the answer at ``x`` the factor.
+
+    Args:
+        x: (..., M) where the norm is frozen.
+
+    Returns:
+        A function of (..., M), in float32 or better; biases do not enter.
+    """
+    precision = torch.promote_types(x.dtype, torch.float32)
+    probe = _probe(x.shape[-1], x)
+    bias = norm(torch.zeros_like(probe))
+    weight = ((norm(probe) - bias) / probe).to(precision)
+    answer = (norm(x) - bias).to(precision)
+    shifted = norm(x + 1)
+    takes_mean = (shifted - norm(x)).abs().max() < 1e-3 * (norm(x * 2) - norm(x)).abs().max().clamp(
+        min=(norm(x).abs().max())
+    )
+
+    def centred(d: Tensor) -> Tensor:
+        d = d.to(precision)
+        return d - d.mean(-1, keepdim=True) if takes_mean else d
+
+    unscaled = weight * centred(x)
+    inverse_factor = (answer * unscaled).sum(-1, keepdim=True) / unscaled.square().sum(-1, keepdim=True)
+    return lambda d: weight * centred(d) * inverse_factor
+
+
+def _probe(width: int, like: Tensor) -> Tensor:
+    """(width,) without zeros, of mean 0 and mean square 1."""
+    probe = torch.ones(width, dtype=like.dtype, device=like.device)
+    probe[1::2] = -1
+    if width % 2:
+        probe[-3:] = torch.tensor([0.5**0.5, 0.5**0.5, -2 * 0.5**0.5], dtype=like.dtype)
+    return probe

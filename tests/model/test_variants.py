@@ -1,0 +1,80 @@
+"""Models as people have them: with adapters, in half precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+import assay
+from assay.data.encoding import encode
+from assay.data.metrics import METRICS, Metric, Targets
+from assay.errors import InterventionError, ModelError
+from conftest import random_pairs, wrapped
+from families import TINY, tiny_model, tiny_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [
+        ("llama", ["q_proj", "o_proj", "down_proj"]),
+        ("gemma2", ["v_proj", "o_proj", "up_proj"]),
+        ("gpt2", ["c_proj", "c_attn"]),
+    ],
+)
+def test_adapters_equal_their_merged_form(family: str, targets: list[str]) -> None:
+    torch.manual_seed(0)
+    adapted = get_peft_model(tiny_model(family), LoraConfig(r=3, lora_alpha=8, target_modules=targets)).eval()
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+    pairs = random_pairs()
+    plain = assay.activation_patching(wrapped(family), pairs, force=True)
+    methods = (assay.activation_patching, assay.attribution_patching, assay.direct_effect)
+    model = assay.load(adapted, tiny_tokenizer())
+    values = [method(model, pairs, force=True).values for method in methods]
+    assert np.abs(values[0] - plain.values).max() > 0.05, "the adapters change nothing"
+    merged = assay.load(adapted.merge_and_unload().eval(), tiny_tokenizer())
+    for method, found in zip(methods, values, strict=True):
+        np.testing.assert_allclose(found, method(merged, pairs, force=True).values, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("family", TINY)
+def test_half_precision_tells_the_same_story(family: str, dtype: torch.dtype) -> None:
+    has_experts = TINY[family].neurons_after is None
+    pairs = random_pairs(6)
+    whole = wrapped(family, torch.float32)
+    for method in (assay.activation_patching, assay.attribution_patching):
+        expected = method(whole, pairs, force=True).values
+        try:
+            found = method(wrapped(family, dtype), pairs, force=True).values
+        except (ModelError, InterventionError):
+            assert has_experts, "rounding may route a token to another expert; then a refusal is right"
+            continue
+        assert found.dtype == np.float64
+        error = np.abs(found - expected).mean() / np.abs(expected).mean()
+        assert error < (0.5 if has_experts else 0.12), error
+
+
+def test_a_metric_of_ones_own() -> None:
+    """The answer's logit minus the mean logit, against the definition."""
+
+    def above_mean(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
+        answer = logits.gather(-1, targets.tokens.unsqueeze(-1)).squeeze(-1)
+        return (answer - logits.mean(-1)).sum(-1)
+
+    metric = Metric(
+        "above-mean", "logits", "logit of the answer above the mean", "answer", "vocabulary", True, above_mean
+    )
+    model, pairs = wrapped("llama"), random_pairs(3)
+    scores = assay.activation_patching(model, pairs, metric=metric, sites="residual-pre[0]", force=True)
+    assert (scores.metric, scores.unit) == ("above-mean", "logits")
+    for row, value in zip(encode(model, pairs, METRICS["log-prob"]), scores.values[0], strict=True):
+        ends = []
+        for ids in (row.corrupted, row.clean):
+            logits = model.hf(input_ids=torch.tensor([ids])).logits[0, -1]
+            ends.append((logits[row.tokens[0]] - logits.mean()).item())
+        assert value == pytest.approx(ends[1] - ends[0], abs=1e-9)
