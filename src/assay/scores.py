@@ -73,7 +73,8 @@ class Scores:
         for name in ("lower", "upper"):
             frame[name] = frame["mean"] if self.exact else np.nan
         frame["reliability"] = np.nan
-        frame["verdict"] = "verified" if self.exact else "unresolved" if self.estimates_effect else "none"
+        unchecked = "unresolved" if self.estimates_effect else "none"
+        frame["verdict"] = "verified" if self.exact else unchecked
         return frame
 
     def per_example(self) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from assay.engine.replay import _ReplayTap
 from assay.errors import DataError, InterventionError, ModelError
 from assay.methods import METHODS
 from assay.methods.method import measure
+from assay.methods.path_patching import method_to
 from conftest import random_pairs, words, wrapped
 from families import TINY
 
@@ -28,7 +29,8 @@ def run(method: str, model: assay.Model, pairs: PromptPairs, **options: object) 
         options["mean"] = "all-positions"
     if METHODS[method].uses_reference:
         options.setdefault("reference", REFERENCE)
-    return measure(METHODS[method], model, pairs, **options)
+    chosen = method_to("q[1],v[2],mlps[1],logits") if method == "path-patching" else METHODS[method]
+    return measure(chosen, model, pairs, **options)
 
 
 def identical(pairs: PromptPairs) -> PromptPairs:

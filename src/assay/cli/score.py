@@ -25,6 +25,8 @@ from assay.methods.method import (
     require_mean,
     require_reference,
 )
+from assay.methods.path_patching import NAME as PATH_PATCHING
+from assay.methods.path_patching import method_to
 from assay.methods.registry import method_named
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe, print_baseline, print_scores, write_page
@@ -63,6 +65,9 @@ def score(
             help="Of mean- and resample-ablation: .jsonl pairs whose corrupted prompts serve instead of the run's."
         ),
     ] = None,
+    receivers: Annotated[
+        str | None, typer.Option(help="Of path-patching: what reads the change, such as q[9:12],mlps[10],logits.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help=f"Of the weights: {', '.join(DTYPES)}.")] = "float32",
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
     revision: Annotated[str | None, typer.Option(help="Of a hub model: branch, tag or commit.")] = None,
@@ -74,7 +79,7 @@ def score(
 ) -> None:
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
     given = dict(locals())
-    _check_options(sites, method, metric, direction, mean, reference, dtype, memory, top)
+    _check_options(sites, method, metric, direction, mean, reference, receivers, dtype, memory, top)
     prompts = _read_task(task, n, corruption, length)
     references = read_jsonl(reference) if reference else None
     request = _request(given, prompts, references)
@@ -91,7 +96,7 @@ def score(
     console.print(escape(describe(loaded)), style="dim", highlight=False)
     pairs = prompts or make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, corruption=corruption, length=length)
     scores = measure(
-        method,
+        method_to(receivers) if receivers is not None else method,
         loaded,
         pairs,
         sites=sites,
@@ -158,6 +163,8 @@ def _request(given: dict[str, Any], prompts: PromptPairs | None, references: Pro
         "direction": require_direction(method, given["direction"]),
         **{name: given[name] for name in ("seed", "sites", "dtype", "device", "skip", "force")},
     }
+    if given["receivers"] is not None:
+        request["receivers"] = given["receivers"]
     if method.uses_means:
         request["mean"] = require_mean(method, given["mean"])
     if method.uses_reference:
@@ -172,6 +179,7 @@ def _check_options(
     direction: str | None,
     mean: str | None,
     reference: Path | None,
+    receivers: str | None,
     dtype: str,
     memory: str,
     top: int,
@@ -182,6 +190,8 @@ def _check_options(
     require_direction(chosen, direction)
     require_mean(chosen, mean)
     require_reference(chosen, reference is not None)
+    if (receivers is not None) != (chosen.name == PATH_PATCHING):
+        raise OptionError(f"--receivers goes with --method {PATH_PATCHING}, and it with --receivers.")
     if metric is not None:
         require_gradient(chosen, metric_named(metric))
     if dtype not in DTYPES:

@@ -193,7 +193,7 @@ class Response:
         self.advance(int((~moves).sum()))
         order = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
         pairs = [(i, row) for i in order for row in moves[i].nonzero().flatten().tolist()]
-        size = self._lanes_at_once()
+        size = self.lanes_at_once()
         for first in range(0, len(pairs), size):
             part = pairs[first : first + size]
             places, rows = torch.tensor(part, device=self.model.device).unbind(1)
@@ -206,10 +206,15 @@ class Response:
         self.advance(len(lanes))
         return read_metric(self.model, residual, self.batch, self.metric, rows, self.start)
 
+    def read(self, residual: Tensor, rows: Tensor) -> Tensor:
+        """(N,) metric of sequences of these rows from their final residual stream (N, T, M)."""
+        return read_metric(self.model, residual, self.batch, self.metric, rows)
+
     def _replay(self) -> Replay:
         return Replay(self.model, self.base, self.source, self.start, self.mask, self.cost)
 
-    def _lanes_at_once(self) -> int:
+    def lanes_at_once(self) -> int:
+        """How many patched sequences fit into the memory budget."""
         answers = self.batch.targets.positions.shape[1]
         each = lane_bytes(
             self.model,

@@ -5,6 +5,7 @@ from assay.methods.attribution_patching import attribution_patching
 from assay.methods.direct_effect import direct_effect
 from assay.methods.mean_ablation import mean_ablation
 from assay.methods.method import Method, measure
+from assay.methods.path_patching import path_patching
 from assay.methods.random_scores import random_scores
 from assay.methods.registry import METHODS
 from assay.methods.resample_ablation import resample_ablation
@@ -19,6 +20,7 @@ __all__ = [
     "direct_effect",
     "mean_ablation",
     "measure",
+    "path_patching",
     "random_scores",
     "resample_ablation",
     "two_point",

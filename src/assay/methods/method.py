@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -72,6 +72,8 @@ class Method:
     uses_means: bool = False
     """Averages them."""
     source: Callable[[Setting], Source] | None = None
+    parameters: dict[str, str] = field(default_factory=dict)
+    """What else determines the numbers, stored with the run."""
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -213,6 +215,7 @@ def measure(
             "task": {"name": pairs.task, "n": len(pairs), **pairs.options},
             "prompts_sha256": _hash_of(pairs),
             "method": method.name,
+            **method.parameters,
             "sites": str(sites),
             "metric": chosen.name,
             "direction": direction,

@@ -8,6 +8,7 @@ from assay.methods.attribution_patching import METHOD as ATTRIBUTION_PATCHING
 from assay.methods.direct_effect import METHOD as DIRECT_EFFECT
 from assay.methods.mean_ablation import METHOD as MEAN_ABLATION
 from assay.methods.method import Method
+from assay.methods.path_patching import METHOD as PATH_PATCHING
 from assay.methods.random_scores import METHOD as RANDOM
 from assay.methods.resample_ablation import METHOD as RESAMPLE_ABLATION
 from assay.methods.two_point import METHOD as TWO_POINT
@@ -23,6 +24,7 @@ METHODS: dict[str, Method] = {
         MEAN_ABLATION,
         RESAMPLE_ABLATION,
         DIRECT_EFFECT,
+        PATH_PATCHING,
         RANDOM,
     )
 }

@@ -35,7 +35,7 @@ def answer(scores: Scores) -> str:
     value = scores.importance[int(size.argmax())]
     how = "every value was measured by intervention" if scores.exact else "estimates, none checked by intervention"
     if not scores.estimates_effect:
-        how = "not the effect of patching it"
+        how = "on chosen paths, not the whole effect of patching it"
     return (
         f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
         f"the largest is {first} with {value:+.3g} {scores.unit} ({how})."
@@ -46,6 +46,11 @@ def meaning(scores: Scores) -> str:
     """What the numbers are: direction, unit, error."""
     if scores.unit == "none":
         return "Standard normal draws; they have no unit and no direction."
+    if scores.method == "path-patching":
+        return (
+            f"Only the paths to {scores.configuration['receivers']} carry the component's change. "
+            f"{DIRECTIONS[scores.direction]} In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} pairs."
+        )
     if scores.method == "direct-effect":
         return (
             "Direct effect: the change that the component's own contribution makes at the unembedding, everything "

@@ -1,0 +1,67 @@
+"""Path patching: the exact effect of each sender through its direct paths to chosen receivers.
+
+The sender takes its source value, but only the receivers read the change, with every head and MLP between held at its
+base value; what is after the receivers is computed anew (Goldowsky-Dill et al., arXiv 2304.05969; Wang et al., arXiv
+2211.00593, who let MLPs between recompute).
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from assay.engine.paths import PathPatch, parse_receivers
+from assay.engine.response import Response
+from assay.errors import OptionError
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
+from assay.model import Model
+from assay.scores import Scores
+from assay.sites import Selection
+
+NAME = "path-patching"
+NOTE = "Goldowsky-Dill et al., arXiv 2304.05969; Wang et al., arXiv 2211.00593"
+DESCRIPTION = "exact effect of each sender through its direct paths to the receivers (--receivers)"
+
+
+def method_to(receivers: str | Selection) -> Method:
+    """Path patching to these receivers: a phrase such as ``q[9:12],mlps[10],logits``, or a selection."""
+
+    def compute(response: Response, _: Setting) -> Tensor:
+        return PathPatch(response, parse_receivers(response, receivers)).values() - response.base_values
+
+    return Method(
+        name=NAME,
+        description=DESCRIPTION,
+        source_note=NOTE,
+        compute=compute,
+        exact=True,
+        estimates_effect=False,
+        parameters={"receivers": str(receivers)},
+    )
+
+
+def _without_receivers(_: Response, __: Setting) -> Tensor:
+    raise OptionError("path-patching needs receivers: --receivers logits, or a phrase such as q[9:12],mlps[10].")
+
+
+METHOD = Method(
+    name=NAME,
+    description=DESCRIPTION,
+    source_note=NOTE,
+    compute=_without_receivers,
+    exact=True,
+    estimates_effect=False,
+    parameters={"receivers": ""},
+)
+
+
+def path_patching(
+    model: Model, pairs: AnyPairs, receivers: str | Selection, **options: Unpack[MeasureOptions]
+) -> Scores:
+    """Effects of the paths from each component (``sites``) to the receivers; options as in `assay.measure`.
+
+    Args:
+        receivers: a phrase such as ``q[9:12],mlps[10],logits``, or a selection of q, k, v and mlps.
+    """
+    return measure(method_to(receivers), model, pairs, **options)
