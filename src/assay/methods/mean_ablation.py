@@ -23,7 +23,7 @@ def _source(setting: Setting) -> Source:
     if setting.reference is not None:
         # Over all positions only prompts count, so any answer will do.
         metric = setting.metric if setting.mean == "position" else METRICS["log-prob"]
-        rows = encode(setting.model, setting.reference, metric)
+        rows = encode(setting.model, setting.reference, metric, setting.align)
     longest = max(len(row.corrupted) for row in rows)
     batch_rows = max(1, setting.memory // recording_bytes(setting.model, longest))
     places = {(component.site, component.layer) for component in setting.components}
