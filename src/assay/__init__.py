@@ -1,7 +1,7 @@
 """assay: which heads, MLPs and neurons make a language model do this, and how far can the numbers be trusted?"""
 
 from assay import sites
-from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, tasks
+from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
 from assay.errors import AssayError
 from assay.methods import (
     activation_patching,
@@ -34,6 +34,7 @@ __all__ = [
     "path_patching",
     "random_scores",
     "read_jsonl",
+    "read_pairs",
     "resample_ablation",
     "sites",
     "tasks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -115,6 +116,66 @@ def test_a_file_is_known_by_its_content(run: Run, tmp_path: Path) -> None:
     assert "finished already" in again.out
 
 
+MINE = {"prompt": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "target": " 1 2 END", "wrong_answer": " 3 4 END"}
+
+
+def test_tables_with_columns_of_other_names(run: Run, tmp_path: Path) -> None:
+    lines = [",".join(MINE), ",".join(MINE.values())]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    command = ("score", "sequence-sort", "--task", "mine.csv", "--columns", "clean=prompt,answer=target")
+    assert run(*command, "--out", "folder").code == 0
+    scores = assay.Scores.load("folder")
+    assert scores.provenance["command"].endswith("--columns clean=prompt,answer=target --out folder")
+    assert scores.request["task"]["columns"] == {"clean": "prompt", "answer": "target"}
+    assert "finished already" in run(*command, "--n", "1", "--out", "folder").out
+    ended = run("score", "no-such-model", "--task", "mine.csv")
+    assert (ended.code, "row 1: column 'clean' is missing" in " ".join(ended.err.split())) == (2, True)
+
+
+def test_unequal_lengths_can_be_aligned(run: Run, tmp_path: Path) -> None:
+    line = {"clean": "START 1 5 2 SEP", "corrupted": "START 4 3 SEP", "answer": " 1 2", "wrong_answer": " 3 4"}
+    (tmp_path / "mine.jsonl").write_text(json.dumps(line))
+    command = ("score", "sequence-sort", "--task", "mine.jsonl", "--force")
+    refused = run(*command)
+    assert (refused.code, "--align pad" in refused.err) == (2, True)
+    for align in ("pad", "last-k"):
+        assert run(*command, "--align", align, "--out", align).code == 0
+        assert assay.Scores.load(align).configuration["align"] == align
+    assert run(*command, "--align", "pad", "--out", "last-k").code == 2
+
+
+def test_what_is_hashed_is_what_is_parsed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that depend on the tokenizer are found after the model is loaded, in the bytes read before."""
+    from assay.cli import score as module
+
+    path = tmp_path / "relation.json"
+    samples = [{"subject": f"{i} {i + 1}", "object": str(i)} for i in range(1, 5)]
+    content = json.dumps({"prompt_templates": ["START {} SEP", "START {} 7 SEP"], "samples": samples})
+    path.write_text(content)
+    normal = module.load
+
+    def load(*arguments: object, **options: object) -> assay.Model:
+        path.write_text("{}")
+        return normal(*arguments, **options)
+
+    monkeypatch.setattr(module, "load", load)
+    command = ("score", "sequence-sort", "--task", "relation.json", "--template", "1", "--force", "--n", "3")
+    assert run(*command, "--out", "folder").code == 0
+    scores = assay.Scores.load("folder")
+    assert [pair.clean for pair in scores.pairs] == [f"START {i} {i + 1} 7 SEP" for i in range(1, 4)]
+    task = {"n": 3, "sha256": hashlib.sha256(content.encode()).hexdigest(), "template": 1}
+    assert scores.request["task"] == task
+    path.write_text(content)
+    assert "finished already" in run(*command, "--out", "folder").out
+
+
+def test_rows_left_out_are_counted(run: Run, tmp_path: Path) -> None:
+    samples = [{"subject": subject, "object": subject[0]} for subject in ("1 2", "3 4", "5")]
+    (tmp_path / "r.json").write_text(json.dumps({"prompt_templates": ["START {} SEP"], "samples": samples}))
+    ended = run("score", "sequence-sort", "--task", "r.json", "--force")
+    assert "Left out: 1 of 3 rows of r.json: no partner of the same token length" in " ".join(ended.out.split())
+
+
 def test_estimates_come_with_their_next_step(run: Run) -> None:
     assert "Next: --method activation-patching" in run(*SORT, "--n", "3", "--method", "attribution-patching").out
     assert "Next:" not in run(*SORT, "--n", "3").out
@@ -201,6 +262,13 @@ SORT = ("score", "sequence-sort", "--task", "sort")
         ((*SORT, "--method", "attribution-patching", "--metric", "exact-match"), "needs a gradient"),
         ((*SORT, "--direction", "up"), "There is no direction 'up'"),
         ((*SORT, "--method", "zero-ablation", "--direction", "noise"), "takes no --direction"),
+        ((*SORT, "--columns", "clean=prompt"), "no option --columns"),
+        ((*SORT, "--template", "1"), "no option --template"),
+        ((*SORT, "--align", "left"), "There is no alignment 'left'"),
+        ((*SORT, "--chat"), "sequence-sort has no chat template"),
+        (("score", "sequence-sort", "--task", "none.csv"), "There is no file none.csv"),
+        (("score", "sequence-sort", "--task", "hf:a:b:c:d"), "A data set is named hf:owner/name"),
+        (("score", "sequence-sort", "--task", "hf:a/b", "--length", "3"), "no option --length"),
         ((*SORT, "--mean", "position"), "takes no --mean"),
         ((*SORT, "--method", "mean-ablation", "--mean", "all"), "--mean is position or all-positions"),
         ((*SORT, "--method", "mean-ablation"), "--mean all-positions"),

@@ -44,4 +44,8 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
         families = ", ".join(family.name for family in FAMILIES)
         console.print(f"\nAlso: any local folder, GGUF file or hub id of these families: {families}.", style="dim")
     if kind == "tasks":
-        console.print("\nAlso: a .jsonl file with clean, corrupted, answer and wrong_answer on each line.", style="dim")
+        console.print(
+            "\nAlso: your own prompts, with columns clean, corrupted, answer and wrong_answer: a .jsonl, .csv, "
+            ".parquet or .json file, or hf:owner/name[:config][:split]. assay score --help says more.",
+            style="dim",
+        )

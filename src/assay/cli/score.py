@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from assay.cli.console import make_console
-from assay.data import PromptPairs, read_jsonl
+from assay.data import PromptPairs
+from assay.data.encoding import require_align
 from assay.data.metrics import metric_named
+from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.errors import ModelError, OptionError, StoreError
@@ -37,7 +39,13 @@ from assay.store import finished_run, require_writable
 Model = Annotated[
     str, typer.Argument(help="Short name (assay list models), local folder, GGUF file, or hub id.", show_default=False)
 ]
-Task = Annotated[str, typer.Option(help="A task (assay list tasks) or a .jsonl file of prompt pairs.")]
+Task = Annotated[
+    str,
+    typer.Option(
+        help="A task (assay list tasks), a .jsonl, .csv, .parquet or .json file of prompts, or a data set as "
+        "hf:owner/name[:config][:split]."
+    ),
+]
 Number = Annotated[int | None, typer.Option("--n", help="Prompt pairs. Default: 16 of a task, all of a file.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder. Default: runs/score-<task>-<hash>.")]
 
@@ -58,11 +66,25 @@ def score(
     ] = None,
     corruption: Annotated[str | None, typer.Option(help="Of ioi: abc (default), swap, random-token.")] = None,
     length: Annotated[int | None, typer.Option(help="Of sort and reverse: numbers per sequence (default 5).")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Of a table: what its columns are called, as in clean=prompt,answer=target.")
+    ] = None,
+    template: Annotated[int | None, typer.Option(help="Of a relation: which of its templates (default 0).")] = None,
+    align: Annotated[
+        str,
+        typer.Option(
+            help="Prompts of unequal token length: reject; pad the shorter in front, with tokens that are attended to; "
+            "last-k: keep only the last tokens of both."
+        ),
+    ] = "reject",
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put prompts into the model's chat template; answers then need no space.")
+    ] = False,
     mean: Annotated[str | None, typer.Option(help="Of mean-ablation: position (default) or all-positions.")] = None,
     reference: Annotated[
         Path | None,
         typer.Option(
-            help="Of mean- and resample-ablation: .jsonl pairs whose corrupted prompts serve instead of the run's."
+            help="Of mean- and resample-ablation: a file of pairs whose corrupted prompts serve instead of the run's."
         ),
     ] = None,
     receivers: Annotated[
@@ -80,10 +102,13 @@ def score(
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
     given = dict(locals())
     _check_options(sites, method, metric, direction, mean, reference, receivers, dtype, memory, top)
-    prompts = _read_task(task, n, corruption, length)
-    references = read_jsonl(reference) if reference else None
-    request = _request(given, prompts, references)
-    name = task if prompts is None else prompts.task
+    require_align(align)
+    source = _open_task(given)
+    # What needs no tokenizer is read before a model is loaded, so that its errors come at once.
+    prompts = source.pairs(seed=seed, n=n) if source and not source.needs_model else None
+    references = open_prompts(reference) if reference else None
+    request = _request(given, source, prompts, references)
+    name = source.task if source else task
     folder = out or Path("runs") / f"score-{name}-{configuration_hash(request)}"
     console = make_console()
     if finished_run(folder, request):
@@ -94,7 +119,12 @@ def score(
     if fingerprint(model, revision) != request["model"]:
         raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
     console.print(escape(describe(loaded)), style="dim", highlight=False)
-    pairs = prompts or make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, corruption=corruption, length=length)
+    if source:
+        pairs = prompts or source.pairs(loaded, seed, n)
+    else:
+        pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, corruption=corruption, length=length)
+    for reason, count in pairs.options.get("dropped", {}).items():
+        console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
     scores = measure(
         method_to(receivers) if receivers is not None else method,
         loaded,
@@ -105,7 +135,9 @@ def score(
         memory=memory,
         seed=seed,
         mean=mean,  # type: ignore[arg-type]
-        reference=references,
+        reference=references.pairs(loaded, seed) if references else None,
+        align=align,  # type: ignore[arg-type]
+        chat=chat,
         skip=skip,
         force=force,
         progress=True,
@@ -135,40 +167,42 @@ def _show_finished(console: Console, folder: Path, top: int, reason: str) -> Non
     print_scores(console, scores, top, folder)
 
 
-def _read_task(task: str, n: int | None, corruption: str | None, length: int | None) -> PromptPairs | None:
-    """The pairs of a file, read once and before anything slow; None for a named task, whose options are checked."""
-    require_task(task, n, corruption=corruption, length=length)
-    if task in TASKS:
+def _open_task(given: dict[str, Any]) -> PromptSource | None:
+    """The file of prompts, read once and before anything slow; None for a named task, whose options are checked."""
+    own = {name: given[name] for name in ("corruption", "length", "columns", "template")}
+    require_task(given["task"], given["n"], **own)
+    if given["task"] in TASKS:
         return None
-    pairs = read_jsonl(task)
-    return pairs if n is None else pairs[:n]
+    return open_prompts(given["task"], parse_columns(given["columns"]), given["template"])
 
 
-def _request(given: dict[str, Any], prompts: PromptPairs | None, references: PromptPairs | None) -> dict[str, Any]:
+def _request(
+    given: dict[str, Any], source: PromptSource | None, prompts: PromptPairs | None, references: PromptSource | None
+) -> dict[str, Any]:
     """What makes two runs the same: all that determines the numbers, defaults written out, files by content."""
     method = method_named(given["method"])
-    if prompts is None:
+    metric = given["metric"]
+    if source is None:
         task = TASKS[given["task"]]
         options = {name: given[name] for name in task.options if given[name] is not None}
         what = {"name": task.name, "n": given["n"] or DEFAULT_PAIRS, **task.defaults, **options}
-        metric = given["metric"] or task.metric
+        metric = metric or task.metric
     else:
-        what = {"n": len(prompts), **prompts.options}
-        metric = given["metric"]
+        what = {"n": len(prompts) if prompts else given["n"], **source.options}
     request = {
         "model": fingerprint(given["model"], given["revision"]),
         "task": what,
         "method": method.name,
         "metric": metric,
         "direction": require_direction(method, given["direction"]),
-        **{name: given[name] for name in ("seed", "sites", "dtype", "device", "skip", "force")},
+        **{name: given[name] for name in ("seed", "sites", "align", "chat", "dtype", "device", "skip", "force")},
     }
     if given["receivers"] is not None:
         request["receivers"] = given["receivers"]
     if method.uses_means:
         request["mean"] = require_mean(method, given["mean"])
     if method.uses_reference:
-        request["reference"] = references and references.options["sha256"]
+        request["reference"] = references and references.sha256
     return request
 
 

@@ -2,6 +2,7 @@
 
 from assay.data import tasks
 from assay.data.metrics import METRICS, Metric
-from assay.data.pairs import PromptPair, PromptPairs, read_jsonl
+from assay.data.pairs import PromptPair, PromptPairs
+from assay.data.readers import read_jsonl, read_pairs
 
-__all__ = ["METRICS", "Metric", "PromptPair", "PromptPairs", "read_jsonl", "tasks"]
+__all__ = ["METRICS", "Metric", "PromptPair", "PromptPairs", "read_jsonl", "read_pairs", "tasks"]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
 from assay.data.metrics import METRICS, Metric, metric_named
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.errors import DataError
+from assay.errors import DataError, OptionError
 from assay.model import Model
 
 COMPLAINTS_SHOWN = 4
+
+Align = Literal["reject", "pad", "last-k"]
+"""What happens to two prompts of unequal token length: see `encode`."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +59,32 @@ def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
     return METRICS["logit-diff"], "all answers are single tokens"
 
 
-def encode(model: Model, pairs: PromptPairs, metric: Metric) -> list[Row]:
+def require_align(align: str) -> None:
+    """Refuse an alignment that does not exist."""
+    if align not in get_args(Align):
+        raise OptionError(f"There is no alignment {align!r}. Choose one of {', '.join(get_args(Align))}.")
+
+
+def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "reject") -> list[Row]:
     """Rows to run for these pairs under this metric, in the order of the pairs.
 
+    Args:
+        align: what to do with two prompts of unequal token length. ``reject`` them; ``pad`` the shorter in front
+            (after its begin-of-text token) with the tokenizer's padding token, else a newline or space, which the
+            model sees and attends to like any other token; or keep the ``last-k`` tokens of both (and the
+            begin-of-text token), k being the shorter length.
+
     Raises:
+        OptionError: no such alignment.
         DataError: prompts of unequal token length (both tokenisations are shown), unknown words, an
             answer that would join the last word, is not one token where one is needed, or is missing.
     """
+    require_align(align)
     rows: list[Row] = []
     complaints = []
     for example, pair in enumerate(pairs):
         try:
-            found = _rows_of(model, example, pair, metric)
+            found = _rows_of(model, example, pair, metric, align)
             for row in found:
                 _require_fitting(model, pair, row)
             rows += found
@@ -94,7 +112,7 @@ def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
         )
 
 
-def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric) -> list[Row]:
+def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align: Align) -> list[Row]:
     tokenizer = _tokenizer_of(model)
     clean, corrupted = (tuple(prompt_ids(tokenizer, text)) for text in (pair.clean, pair.corrupted))
     for name, ids in (("clean", clean), ("corrupted", corrupted)):
@@ -102,11 +120,7 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric) -> li
             raise DataError(f"The {name} prompt of pair {pair.id!r} has no tokens.")
         _require_known_words(tokenizer, ids, getattr(pair, name), f"The {name} prompt of pair {pair.id!r}")
     if len(clean) != len(corrupted):
-        raise DataError(
-            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; "
-            "patching needs equal lengths.\n"
-            f"  clean:     {_show(tokenizer, clean)}\n  corrupted: {_show(tokenizer, corrupted)}"
-        )
+        clean, corrupted = _aligned(tokenizer, pair, clean, corrupted, align)
     answer = _answer_ids(tokenizer, pair, pair.answer)
     if metric.answers == "answer":
         return [_sequence_row(example, clean, corrupted, answer)]
@@ -129,6 +143,46 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric) -> li
         _sequence_row(example, clean, corrupted, answer),
         _sequence_row(example, clean, corrupted, wrong, sign=-1),
     ]
+
+
+def _aligned(
+    tokenizer: PreTrainedTokenizerBase,
+    pair: PromptPair,
+    clean: tuple[int, ...],
+    corrupted: tuple[int, ...],
+    align: Align,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Prompts of unequal length made equally long, counted from the end."""
+    shown = f"  clean:     {_show(tokenizer, clean)}\n  corrupted: {_show(tokenizer, corrupted)}"
+    if align == "reject":
+        raise DataError(
+            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; "
+            "patching needs equal lengths. Change the prompts, or use --align pad or --align last-k.\n" + shown
+        )
+    front = int(clean[0] == corrupted[0] and clean[0] in tokenizer.all_special_ids)
+    if align == "pad":
+        pad, length = _pad_token(tokenizer), max(len(clean), len(corrupted))
+        made = [ids[:front] + (pad,) * (length - len(ids)) + ids[front:] for ids in (clean, corrupted)]
+    else:
+        k = min(len(clean), len(corrupted)) - front
+        made = [ids[:front] + ids[len(ids) - k :] for ids in (clean, corrupted)]
+    if made[0] == made[1]:
+        raise DataError(
+            f"Pair {pair.id!r}: --align {align} leaves no difference between clean and corrupted"
+            f"{'; use --align pad' if align == 'last-k' else ''}.\n{shown}"
+        )
+    return made[0], made[1]
+
+
+def _pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The padding token, else a newline or a space."""
+    if tokenizer.pad_token_id is not None:
+        return int(tokenizer.pad_token_id)
+    for text in ("\n", " "):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(ids) == 1 and ids[0] != tokenizer.unk_token_id:
+            return int(ids[0])
+    raise DataError("This tokenizer has no token for --align pad: no padding, newline or space. Use --align last-k.")
 
 
 def _sequence_row(

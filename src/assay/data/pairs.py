@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, overload
 
 from assay.errors import DataError
@@ -83,51 +79,6 @@ class PromptPairs(Sequence[PromptPair]):
         return [asdict(pair) for pair in self]
 
 
-def read_jsonl(path: str | Path) -> PromptPairs:
-    """Read pairs from a file with one JSON object per line.
-
-    Columns ``clean``, ``corrupted`` and ``answer`` are required, ``wrong_answer``, ``id`` and ``group``
-    optional; others are ignored. Blank lines are skipped.
-
-    Raises:
-        DataError: no such file, nothing in it, or a bad line (named by its number).
-    """
-    path = Path(path)
-    try:
-        content = path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise DataError(f"There is no file {path}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as UTF-8 text: {error}") from error
-    # Not splitlines: a prompt may hold characters such as U+2028 that it would cut at.
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not lines:
-        raise DataError(f"{path} is empty. It needs one JSON object per line with {', '.join(REQUIRED)}.")
-    pairs = tuple(_parse_line(line, f"{path}, line {number}", number) for number, line in lines)
-    _require_distinct_ids(pairs, path)
-    return PromptPairs(pairs, task=path.stem, options={"sha256": hashlib.sha256(content).hexdigest()})
-
-
-def as_pairs(pairs: PromptPairs | Sequence[PromptPair | dict[str, str]] | str | Path) -> PromptPairs:
-    """Pairs from whatever a user has: pairs, a list of them or of dictionaries, or the path of a JSONL file.
-
-    Raises:
-        DataError: something else.
-    """
-    if isinstance(pairs, PromptPairs):
-        return pairs
-    if isinstance(pairs, (str, Path)):
-        return read_jsonl(pairs)
-    try:
-        return PromptPairs(tuple(pair if isinstance(pair, PromptPair) else PromptPair(**pair) for pair in pairs))
-    except TypeError as error:
-        raise DataError(
-            "Give prompt pairs as assay.PromptPairs, a list of assay.PromptPair or of dictionaries with "
-            f"{', '.join(REQUIRED)}, or the path of a .jsonl file ({error})."
-        ) from error
-
-
 def _require_text(text: Any, name: str, where: str) -> None:
     if text is None and name == "wrong_answer":
         return
@@ -137,45 +88,3 @@ def _require_text(text: Any, name: str, where: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: {name} holds half a surrogate pair, which is not text.") from error
-
-
-def _parse_line(line: str, where: str, number: int) -> PromptPair:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON ({error.msg} at column {error.colno}).") from error
-    if not isinstance(entry, dict):
-        raise DataError(f"{where}: expected a JSON object with {', '.join(REQUIRED)}.")
-    for name in entry:
-        close = difflib.get_close_matches(name, REQUIRED + OPTIONAL, n=1, cutoff=0.8)
-        if name not in REQUIRED + OPTIONAL and close:
-            raise DataError(f"{where}: column {name!r} is not known; did you mean {close[0]!r}?")
-    missing = [name for name in REQUIRED if name not in entry]
-    if missing:
-        raise DataError(f"{where}: column {missing[0]!r} is missing. Needed: {', '.join(REQUIRED)}.")
-    texts = {name: _text(entry[name], name, where) for name in REQUIRED}
-    wrong = entry.get("wrong_answer")
-    return PromptPair(
-        **texts,
-        wrong_answer=None if wrong is None else _text(wrong, "wrong_answer", where),
-        id=str(entry.get("id", f"line {number}")),
-        group=str(entry.get("group", "")),
-    )
-
-
-def _text(value: Any, name: str, where: str) -> str:
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, list):
-        raise DataError(f"{where}: {name!r} lists {len(value)} strings; sets of answers are not supported yet.")
-    if not isinstance(value, str) or not value:
-        raise DataError(f"{where}: {name!r} must be a non-empty string, not {json.dumps(value)}.")
-    return value
-
-
-def _require_distinct_ids(pairs: tuple[PromptPair, ...], path: Path) -> None:
-    seen: set[str] = set()
-    for pair in pairs:
-        if pair.id in seen:
-            raise DataError(f"{path}: the id {pair.id!r} is given to more than one pair.")
-        seen.add(pair.id)

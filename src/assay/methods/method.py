@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
@@ -14,9 +13,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from assay.data.baseline import Baseline
-from assay.data.encoding import Row, default_metric, encode
+from assay.data.chat import as_chat
+from assay.data.encoding import Align, Row, default_metric, encode, require_align
 from assay.data.metrics import Metric, as_metric
-from assay.data.pairs import PromptPair, PromptPairs, as_pairs
+from assay.data.pairs import PromptPairs
+from assay.data.readers import AnyPairs as AnyPairs
+from assay.data.readers import as_pairs
 from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
 from assay.engine.cost import CostMeter
@@ -45,6 +47,7 @@ class Setting:
     reference: PromptPairs | None
     memory: int
     cost: CostMeter
+    align: Align = "reject"
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,6 @@ class Method:
         return ("ablation",) if self.source is not None else ("denoise", "noise")
 
 
-AnyPairs = PromptPairs | Sequence[PromptPair | dict[str, str]] | str | Path
 AnySites = str | Selection | Sequence[str]
 
 
@@ -94,6 +96,8 @@ class MeasureOptions(TypedDict, total=False):
     seed: int
     mean: MeanOver | None
     reference: AnyPairs | None
+    align: Align
+    chat: bool
     skip: bool
     force: bool
     progress: bool
@@ -111,6 +115,8 @@ def measure(
     seed: int = 0,
     mean: MeanOver | None = None,
     reference: AnyPairs | None = None,
+    align: Align = "reject",
+    chat: bool = False,
     skip: bool = True,
     force: bool = False,
     progress: bool = False,
@@ -120,7 +126,7 @@ def measure(
 
     Args:
         method: a name (``assay list methods``) or a `Method`.
-        pairs: prompt pairs, a list of them or of dictionaries, or the path of a .jsonl file.
+        pairs: prompt pairs, a list of them or of dictionaries, or a path or name that `assay.read_pairs` reads.
         sites: a phrase such as ``heads[8:24]@last,mlps`` (``assay list sites``), or a selection of `assay.sites`.
         metric: see ``assay list metrics``, or an `assay.Metric` of your own; the task's own if None.
         direction: ``denoise`` (default; the corrupted run is patched with clean activations) or ``noise``
@@ -130,6 +136,9 @@ def measure(
         mean: for mean ablation: per ``position`` (default) or over ``all-positions``.
         reference: for mean and resample ablation: pairs whose corrupted prompts activations are taken from; the
             run's own if None.
+        align: of prompts of unequal token length: ``reject`` them (default), ``pad`` the shorter in front with
+            tokens that are attended to, or keep the ``last-k`` tokens of both.
+        chat: render each prompt through the model's chat template, up to where the answer begins.
         skip: leave out what is known to change nothing.
         force: go on although the model cannot tell clean from corrupted.
         progress: show a bar with the time left on standard error.
@@ -147,7 +156,12 @@ def measure(
         from assay.methods.registry import method_named
 
         method = method_named(method)
-    pairs = as_pairs(pairs)
+    require_align(align)
+    pairs = as_pairs(pairs, model, seed)
+    references = None if reference is None else as_pairs(reference, model, seed)
+    if chat:
+        pairs = as_chat(model, pairs)
+        references = references and as_chat(model, references)
     chosen, why = default_metric(model, pairs) if metric is None else (as_metric(metric), "asked for")
     direction = require_direction(method, direction)
     require_gradient(method, chosen)
@@ -156,13 +170,12 @@ def measure(
     budget = parse_memory(memory)
     with exclusive(model.hf):
         model.require_ready()
-        rows = encode(model, pairs, chosen)
+        rows = encode(model, pairs, chosen, align)
         components = _each_position(
             select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows
         )
-        references = None if reference is None else as_pairs(reference)
         cost = CostMeter()
-        setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost)
+        setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost, align)
         with cost.stage("source"):
             source = method.source(setting) if method.source is not None else None
         batches = make_batches(model, rows, direction, budget)
@@ -222,6 +235,8 @@ def measure(
             "seed": seed,
             "mean": mean if method.uses_means else None,
             "reference_sha256": None if references is None else _hash_of(references),
+            "align": align,
+            "chat": chat,
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
             "skip": skip,

@@ -15,4 +15,5 @@ def reference_rows(setting: Setting, *, answers_matter: bool = True) -> list[Row
     """
     if setting.reference is None:
         return setting.rows
-    return encode(setting.model, setting.reference, setting.metric if answers_matter else METRICS["log-prob"])
+    metric = setting.metric if answers_matter else METRICS["log-prob"]
+    return encode(setting.model, setting.reference, metric, setting.align)

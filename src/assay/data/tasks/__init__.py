@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.data.pairs import PromptPairs, read_jsonl
+from assay.data.pairs import PromptPairs
+from assay.data.readers import FORMATS, is_prompt_source, read_pairs
 from assay.data.tasks.ioi import ioi
 from assay.data.tasks.sequences import reverse, sort
 from assay.errors import DataError, OptionError
@@ -18,6 +19,7 @@ __all__ = ["TASKS", "Task", "ioi", "make_pairs", "reverse", "sort"]
 
 
 DEFAULT_PAIRS = 16
+FILE_OPTIONS = ("columns", "template")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ TASKS: dict[str, Task] = {
 
 
 def make_pairs(model: Model, task: str, n: int | None = DEFAULT_PAIRS, seed: int = 0, **options: Any) -> PromptPairs:
-    """Pairs of a named task, or of a JSONL file (its first ``n``; all of it if ``n`` is None).
+    """Pairs of a named task, or of a file that `read_pairs` reads (its first ``n``; all if ``n`` is None).
 
     Raises:
         OptionError: an unknown task, or an option that it does not have.
@@ -60,8 +62,9 @@ def make_pairs(model: Model, task: str, n: int | None = DEFAULT_PAIRS, seed: int
     if task in TASKS:
         given = {name: value for name, value in options.items() if value is not None}
         return TASKS[task].make(model, n=DEFAULT_PAIRS if n is None else n, seed=seed, **given)
-    pairs = read_jsonl(task)
-    return pairs if n is None else pairs[:n]
+    return read_pairs(
+        task, model, seed=seed, n=n, **{name: value for name, value in options.items() if value is not None}
+    )
 
 
 def require_task(task: str, n: int | None = None, **options: Any) -> None:
@@ -78,12 +81,15 @@ def require_task(task: str, n: int | None = None, **options: Any) -> None:
             if name not in TASKS[task].options:
                 raise OptionError(f"The task {task} has no option --{name}.")
         return
-    if given:
-        raise OptionError(f"A file of prompts has no option --{given[0]}.")
+    for name in given:
+        if name not in FILE_OPTIONS:
+            raise OptionError(f"A file of prompts has no option --{name}.")
+    if task.startswith("hf:"):
+        return
     path = Path(task)
-    if path.suffix != ".jsonl":
+    if not is_prompt_source(task):
         if path.exists():
-            raise DataError(f"{task} is not a .jsonl file. Prompts are read from JSON Lines: one JSON object per line.")
-        raise OptionError(f"There is no task {task!r}. Choose one of {', '.join(TASKS)}, or give a .jsonl file.")
+            raise DataError(f"{task} is not a file of prompts that assay reads. Give a {FORMATS}.")
+        raise OptionError(f"There is no task {task!r}. Choose one of {', '.join(TASKS)}, or give a {FORMATS}.")
     if not path.is_file():
         raise DataError(f"There is no file {task}.")

@@ -1,0 +1,144 @@
+"""From the rows of any table to prompt pairs: columns, their names, and what is refused."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.data.pairs import OPTIONAL, REQUIRED, PromptPair
+from assay.errors import DataError, OptionError
+
+KNOWN = REQUIRED + OPTIONAL
+Columns = Mapping[str, str]
+"""assay's name of a column to the file's name of it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row as the file has it, and where it stands: ``line 3`` or ``row 3``."""
+
+    file: str
+    label: str
+    values: dict[str, Any]
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}, {self.label}"
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The file's content.
+
+    Raises:
+        DataError: no such file, or an unreadable one.
+    """
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"There is no file {path}.") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def decode(content: bytes, name: str) -> str:
+    """UTF-8, with or without a byte order mark."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} cannot be read as UTF-8 text: {error}. Save it as UTF-8.") from error
+
+
+def parse_columns(text: str | None) -> dict[str, str]:
+    """``clean=prompt,answer=target`` as a dictionary.
+
+    Raises:
+        OptionError: anything else.
+    """
+    columns: dict[str, str] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        name, equals, column = part.partition("=")
+        if not (equals and name.strip() and column) or name.strip() in columns:
+            raise OptionError(f"--columns is like clean=prompt,answer=target, each name once; not {text!r}.")
+        columns[name.strip()] = column
+    return require_columns(columns)
+
+
+def require_columns(columns: Columns | None) -> dict[str, str]:
+    """The mapping, if all its keys are columns that assay knows.
+
+    Raises:
+        OptionError: an unknown one.
+    """
+    for name in columns or {}:
+        if name not in KNOWN:
+            raise OptionError(f"--columns maps {', '.join(KNOWN)}; there is no {name!r}.")
+    return dict(columns or {})
+
+
+def to_pairs(entries: Sequence[Entry], columns: Columns) -> tuple[PromptPair, ...]:
+    """A pair per entry.
+
+    Raises:
+        DataError: a column that is missing or nearly has a known name, a value that is no text, an id twice.
+    """
+    require_present(entries, columns)
+    pairs = tuple(_to_pair(entry, columns) for entry in entries)
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.id in seen:
+            raise DataError(f"{entries[0].file}: the id {pair.id!r} is given to more than one pair.")
+        seen.add(pair.id)
+    return pairs
+
+
+def require_present(entries: Sequence[Entry], columns: Columns) -> None:
+    """Refuse a mapping to a column that no entry has."""
+    present = {name: None for entry in entries for name in entry.values}
+    for name, column in columns.items():
+        if column not in present:
+            raise DataError(
+                f"{entries[0].file} has no column {column!r}, which --columns gives for {name}. It has "
+                f"{', '.join(map(repr, present))}."
+            )
+
+
+def text_of(entry: Entry, name: str, columns: Columns) -> str:
+    """The text that an entry has for one of assay's columns.
+
+    Raises:
+        DataError: there is none, or it is not text.
+    """
+    column = columns.get(name, name)
+    if column not in entry.values:
+        raise DataError(
+            f"{entry.where}: column {column!r} is missing. Needed: {', '.join(REQUIRED)}. There are "
+            f"{', '.join(map(repr, entry.values))}; --columns {name}=... says which of them is {name}."
+        )
+    value = entry.values[column]
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, list):
+        raise DataError(f"{entry.where}: {column!r} lists {len(value)} strings; sets of answers are not supported yet.")
+    if not isinstance(value, str) or not value:
+        shown = "empty" if value is None else json.dumps(value, default=str)
+        raise DataError(f"{entry.where}: {column!r} must be a non-empty string, not {shown}.")
+    return value
+
+
+def _to_pair(entry: Entry, columns: Columns) -> PromptPair:
+    for name in entry.values:
+        close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8)
+        if close and name not in KNOWN and name not in columns.values() and close[0] not in columns:
+            raise DataError(f"{entry.where}: column {name!r} is not known; did you mean {close[0]!r}?")
+    texts = {name: text_of(entry, name, columns) for name in REQUIRED}
+    wrong, identifier, group = (entry.values.get(columns.get(name, name)) for name in OPTIONAL)
+    return PromptPair(
+        **texts,
+        wrong_answer=None if wrong is None else text_of(entry, "wrong_answer", columns),
+        id=entry.label if identifier is None else str(identifier),
+        group="" if group is None else str(group),
+    )
