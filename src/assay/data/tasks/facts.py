@@ -34,7 +34,7 @@ RELATIONS: dict[str, dict[str, str]] = {
         Sweden: Stockholm, Norway: Oslo, Denmark: Copenhagen, Finland: Helsinki, Hungary: Budapest, Belgium: Brussels,
         England: London, Scotland: Edinburgh, Turkey: Ankara, Iran: Tehran, Iraq: Baghdad, Syria: Damascus,
         Kenya: Nairobi, Cuba: Havana, Peru: Lima, Canada: Ottawa, Thailand: Bangkok, Lebanon: Beirut, Nepal: Kathmandu,
-        Afghanistan: Kabul, Ukraine: Kiev, Chile: Santiago, Philippines: Manila
+        Afghanistan: Kabul, Chile: Santiago, Philippines: Manila
     """),
     "country-language": _table("""
         France: French, Italy: Italian, Spain: Spanish, Germany: German, Japan: Japanese, China: Chinese,
@@ -106,7 +106,5 @@ def _partners(model: Model, relation: str) -> dict[str, list[str]]:
     tokenizer = require_tokenizer(model, "facts")
     table = {s: o for s, o in RELATIONS[relation].items() if is_one_known_token(tokenizer, f" {o}")}
     lengths = {s: len(prompt_ids(tokenizer, TEMPLATES[relation].format(subject=s))) for s in table}
-    found = {
-        s: [other for other in table if lengths[other] == lengths[s] and table[other] != table[s]] for s in table
-    }
+    found = {s: [other for other in table if lengths[other] == lengths[s] and table[other] != table[s]] for s in table}
     return {s: others for s, others in found.items() if others}

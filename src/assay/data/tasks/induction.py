@@ -16,13 +16,16 @@ WORDS = """
     pillow rabbit saddle salad spider spoon sugar temple tiger tomato turtle wagon whale
 """.split()
 LONGEST = 40
+SHORT = 4
+"""Words of each line in front."""
 
 
-def induction(model: Model, n: int = 16, seed: int = 0, length: int = 10) -> PromptPairs:
+def induction(model: Model, n: int = 16, seed: int = 0, length: int = 6) -> PromptPairs:
     """``n`` pairs of random words, all different, at whose end one of the earlier words stands again.
 
-    The answer is the word that followed it. In the corrupted prompt another word stands in its earlier place, so
-    that nothing is repeated. The wrong answer is another word of the sequence.
+    Two shorter lines, each of four other words given twice, stand in front and show that words come again. The
+    answer is the word that followed the repeated one. In the corrupted prompt another word stands in its earlier
+    place, so that nothing in this line is repeated. The wrong answer is another word of the sequence.
 
     Args:
         length: how many different words the sequence has, 4 to 40.
@@ -33,17 +36,19 @@ def induction(model: Model, n: int = 16, seed: int = 0, length: int = 10) -> Pro
     """
     if not 4 <= length <= LONGEST:
         raise OptionError(f"induction takes a length from 4 to {LONGEST}, not {length}.")
-    words = single_tokens(model, "induction", WORDS, length + 1, "English words")
+    words = single_tokens(model, "induction", WORDS, length + 1 + 2 * SHORT, "English words")
     draw = random.Random(seed)
 
     def make(_: int) -> PromptPair:
-        *sequence, other = draw.sample(words, length + 1)
+        *sequence, other = draw.sample(words, length + 1 + 2 * SHORT)
+        shown, sequence = sequence[: 2 * SHORT], sequence[2 * SHORT :]
+        front = "".join(" ".join([*line, *line]) + "\n" for line in (shown[:SHORT], shown[SHORT:]))
         # The word is neither first nor next to last: its repetition would follow its successor at once.
         place = draw.randint(1, length - 3)
         wrong = draw.choice([word for i, word in enumerate(sequence) if i not in (place, place + 1)])
         repeated, answer = sequence[place : place + 2]
         changed = [*sequence[:place], other, *sequence[place + 1 :]]
-        clean, corrupted = (" ".join(["Words:", *line, repeated]) for line in (sequence, changed))
+        clean, corrupted = (front + " ".join([*line, repeated]) for line in (sequence, changed))
         return PromptPair(clean, corrupted, answer=f" {answer}", wrong_answer=f" {wrong}")
 
     pairs = collect(model, "induction", n, make)

@@ -69,8 +69,10 @@ def sentiment(model: Model, n: int = 16, seed: int = 0, kind: Kind = "reviews") 
     require_choice("sentiment", "kind", kind, KINDS)
     single_tokens(model, "sentiment", ("positive", "negative"), 2, "labels")
     opposites = _opposites(model)
-    sides = {label: [word for word in words if word in opposites] for label, words in
-             (("positive", POSITIVE), ("negative", NEGATIVE))}
+    sides = {
+        label: [word for word in words if word in opposites]
+        for label, words in (("positive", POSITIVE), ("negative", NEGATIVE))
+    }
     front = "\n".join(f"Review: {text} Sentiment: {label}" for text, label in EXAMPLES[kind])
     templates = REVIEWS if kind == "reviews" else WORDS
     draw = random.Random(seed)
