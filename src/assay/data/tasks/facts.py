@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import random
 
-from assay.data.encoding import prompt_ids
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.data.tasks.words import collect, is_one_known_token, require_choice, require_tokenizer
+from assay.data.tasks.words import collect, is_one_known_token, known_length, require_choice, require_tokenizer
 from assay.errors import DataError
 from assay.model import Model
 
@@ -22,7 +21,7 @@ def _table(text: str) -> dict[str, str]:
 TEMPLATES = {
     "country-capital": "The capital of {subject} is the city of",
     "country-language": "Most people in {subject} speak a language called",
-    "company-country": "{subject} is a company that was founded in the country of",
+    "company-country": "The company {subject} was founded in the country of",
     "element-symbol": "The chemical symbol for oxygen is O. The chemical symbol for {subject} is",
     "animal-young": "A young horse is called a foal. A young {subject} is called a",
 }
@@ -105,6 +104,7 @@ def _partners(model: Model, relation: str) -> dict[str, list[str]]:
     """For each subject, those of equal token length with another object; subjects without any are left out."""
     tokenizer = require_tokenizer(model, "facts")
     table = {s: o for s, o in RELATIONS[relation].items() if is_one_known_token(tokenizer, f" {o}")}
-    lengths = {s: len(prompt_ids(tokenizer, TEMPLATES[relation].format(subject=s))) for s in table}
-    found = {s: [other for other in table if lengths[other] == lengths[s] and table[other] != table[s]] for s in table}
+    length = {s: known_length(tokenizer, TEMPLATES[relation].format(subject=s)) for s in table}
+    known = [s for s in table if length[s] is not None]
+    found = {s: [other for other in known if length[other] == length[s] and table[other] != table[s]] for s in known}
     return {s: others for s, others in found.items() if others}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from assay.data.encoding import prompt_ids
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.data.tasks.words import collect, require_choice, require_tokenizer, single_tokens
+from assay.data.tasks.words import collect, known_length, require_choice, require_tokenizer, single_tokens
 from assay.errors import DataError
 from assay.model import Model
 
@@ -95,13 +94,16 @@ def sentiment(model: Model, n: int = 16, seed: int = 0, kind: Kind = "reviews") 
 def _opposites(model: Model) -> dict[str, list[str]]:
     """For each adjective, those of the other sentiment with as many tokens; adjectives without any are left out."""
     tokenizer = require_tokenizer(model, "sentiment")
-    length = {word: len(prompt_ids(tokenizer, f"It was {word}.")) for word in (*POSITIVE, *NEGATIVE)}
+    length = {word: known_length(tokenizer, f"It was {word}.") for word in (*POSITIVE, *NEGATIVE)}
     found = {
-        word: [other for other in others if length[other] == length[word]]
+        word: [other for other in others if length[other] == length[word] is not None]
         for words, others in ((POSITIVE, NEGATIVE), (NEGATIVE, POSITIVE))
         for word in words
     }
     found = {word: others for word, others in found.items() if others}
     if min(sum(word in found for word in words) for words in (POSITIVE, NEGATIVE)) < 2:
-        raise DataError(f"The tokenizer of {model.name} reads too few opposite adjectives with as many tokens.")
+        raise DataError(
+            f"The tokenizer of {model.name} reads too few opposite adjectives of equal token length; "
+            "sentiment needs two of either."
+        )
     return found

@@ -33,6 +33,12 @@ def is_one_known_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
     return len(ids) == 1 and ids[0] != tokenizer.unk_token_id
 
 
+def known_length(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
+    """How many tokens the text is, None if it has words that the tokenizer does not know."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return None if tokenizer.unk_token_id in ids else len(ids)
+
+
 def single_tokens(model: Model, task: str, words: Iterable[str], needed: int, what: str) -> list[str]:
     """Those of ``words`` that are one token with a space in front.
 
