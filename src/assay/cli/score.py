@@ -48,7 +48,12 @@ def score(
         typer.Option(help="denoise: clean into corrupted (default). noise: corrupted into clean."),
     ] = None,
     corruption: Annotated[str | None, typer.Option(help="Of ioi: abc (default), swap, random-token.")] = None,
-    length: Annotated[int | None, typer.Option(help="Of sort and reverse: numbers per sequence (default 5).")] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Of sort and reverse: numbers (default 5). Of induction: words (default 6).")
+    ] = None,
+    relation: Annotated[str | None, typer.Option(help="Of facts: one, such as country-capital; default all.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Of sentiment: reviews (default) or words.")] = None,
+    operation: Annotated[str | None, typer.Option(help="Of arithmetic: plus (default) or minus.")] = None,
     mean: Annotated[str | None, typer.Option(help="Of mean-ablation: position (default) or all-positions.")] = None,
     reference: Annotated[
         Path | None, typer.Option(help="Of mean-ablation: .jsonl pairs whose corrupted prompts are averaged.")
@@ -65,7 +70,8 @@ def score(
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
     given = dict(locals())
     _check_options(sites, method, metric, direction, mean, reference, dtype, memory, top)
-    prompts = _read_task(task, n, corruption, length)
+    task_options = {name: given[name] for each in TASKS.values() for name in each.options}
+    prompts = _read_task(task, n, task_options)
     references = read_jsonl(reference) if reference else None
     request = _request(given, prompts, references)
     name = task if prompts is None else prompts.task
@@ -79,7 +85,7 @@ def score(
     if fingerprint(model, revision) != request["model"]:
         raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
     console.print(escape(describe(loaded)), style="dim", highlight=False)
-    pairs = prompts or make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, corruption=corruption, length=length)
+    pairs = prompts or make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **task_options)
     scores = measure(
         method,
         loaded,
@@ -120,9 +126,9 @@ def _show_finished(console: Console, folder: Path, top: int, reason: str) -> Non
     print_scores(console, scores, top, folder)
 
 
-def _read_task(task: str, n: int | None, corruption: str | None, length: int | None) -> PromptPairs | None:
+def _read_task(task: str, n: int | None, options: dict[str, Any]) -> PromptPairs | None:
     """The pairs of a file, read once and before anything slow; None for a named task, whose options are checked."""
-    require_task(task, n, corruption=corruption, length=length)
+    require_task(task, n, **options)
     if task in TASKS:
         return None
     pairs = read_jsonl(task)
