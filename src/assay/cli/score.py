@@ -65,7 +65,12 @@ def score(
         typer.Option(help="denoise: clean into corrupted (default). noise: corrupted into clean."),
     ] = None,
     corruption: Annotated[str | None, typer.Option(help="Of ioi: abc (default), swap, random-token.")] = None,
-    length: Annotated[int | None, typer.Option(help="Of sort and reverse: numbers per sequence (default 5).")] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Of sort and reverse: numbers (default 5). Of induction: words (default 6).")
+    ] = None,
+    relation: Annotated[str | None, typer.Option(help="Of facts: one, such as country-capital; default all.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Of sentiment: reviews (default) or words.")] = None,
+    operation: Annotated[str | None, typer.Option(help="Of arithmetic: plus (default) or minus.")] = None,
     columns: Annotated[
         str | None, typer.Option(help="Of a table: what its columns are called, as in clean=prompt,answer=target.")
     ] = None,
@@ -103,7 +108,8 @@ def score(
     given = dict(locals())
     _check_options(sites, method, metric, direction, mean, reference, receivers, dtype, memory, top)
     require_align(align)
-    source = _open_task(given)
+    task_options = {name: given[name] for each in TASKS.values() for name in each.options}
+    source = _open_task(given, task_options)
     # What needs no tokenizer is read before a model is loaded, so that its errors come at once.
     prompts = source.pairs(seed=seed, n=n) if source and not source.needs_model else None
     references = open_prompts(reference) if reference else None
@@ -122,7 +128,7 @@ def score(
     if source:
         pairs = prompts or source.pairs(loaded, seed, n)
     else:
-        pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, corruption=corruption, length=length)
+        pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **task_options)
     for reason, count in pairs.options.get("dropped", {}).items():
         console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
     scores = measure(
@@ -167,10 +173,9 @@ def _show_finished(console: Console, folder: Path, top: int, reason: str) -> Non
     print_scores(console, scores, top, folder)
 
 
-def _open_task(given: dict[str, Any]) -> PromptSource | None:
+def _open_task(given: dict[str, Any], task_options: dict[str, Any]) -> PromptSource | None:
     """The file of prompts, read once and before anything slow; None for a named task, whose options are checked."""
-    own = {name: given[name] for name in ("corruption", "length", "columns", "template")}
-    require_task(given["task"], given["n"], **own)
+    require_task(given["task"], given["n"], columns=given["columns"], template=given["template"], **task_options)
     if given["task"] in TASKS:
         return None
     return open_prompts(given["task"], parse_columns(given["columns"]), given["template"])

@@ -10,12 +10,33 @@ from typing import Any
 
 from assay.data.pairs import PromptPairs
 from assay.data.readers import FORMATS, is_prompt_source, read_pairs
+from assay.data.tasks.agreement import agreement
+from assay.data.tasks.arithmetic import arithmetic
+from assay.data.tasks.copy_colours import copy_colours
+from assay.data.tasks.facts import facts
+from assay.data.tasks.greater_than import greater_than
+from assay.data.tasks.induction import induction
 from assay.data.tasks.ioi import ioi
+from assay.data.tasks.sentiment import sentiment
 from assay.data.tasks.sequences import reverse, sort
 from assay.errors import DataError, OptionError
 from assay.model import Model
 
-__all__ = ["TASKS", "Task", "ioi", "make_pairs", "reverse", "sort"]
+__all__ = [
+    "TASKS",
+    "Task",
+    "agreement",
+    "arithmetic",
+    "copy_colours",
+    "facts",
+    "greater_than",
+    "induction",
+    "ioi",
+    "make_pairs",
+    "reverse",
+    "sentiment",
+    "sort",
+]
 
 
 DEFAULT_PAIRS = 16
@@ -45,6 +66,13 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         Task("ioi", "indirect object identification; corruptions abc, swap, random-token", "logit-diff", ioi),
+        Task("greater-than", "a span of years ends after it begins", "logit-diff", greater_than),
+        Task("facts", "the object of a subject, in five relations", "logit-diff", facts),
+        Task("agreement", "the verb agrees with its subject, attractor or not", "logit-diff", agreement),
+        Task("induction", "what followed a random word follows it again", "logit-diff", induction),
+        Task("sentiment", "reviews, or single adjectives, positive or negative", "logit-diff", sentiment),
+        Task("copy-colours", "multiple choice whose answer stands in the question", "logit-diff", copy_colours),
+        Task("arithmetic", "sums or differences after worked examples", "logit-diff", arithmetic),
         Task("sort", "sort integers (for sequence-sort)", "log-prob-diff", sort),
         Task("reverse", "reverse integers (for sequence-reverse)", "log-prob-diff", reverse),
     )

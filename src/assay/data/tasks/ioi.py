@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from assay.data.encoding import prompt_ids
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.errors import DataError, OptionError
+from assay.data.tasks.words import require_choice, require_tokenizer, single_tokens
+from assay.errors import DataError
 from assay.model import Model
 
 CORRUPTIONS = ("abc", "swap", "random-token")
@@ -53,17 +54,9 @@ def ioi(model: Model, n: int = 16, seed: int = 0, corruption: Corruption = "abc"
         DataError: fewer than three of the names are one token for this tokenizer.
         OptionError: an unknown corruption.
     """
-    if corruption not in CORRUPTIONS:
-        raise OptionError(f"ioi has no corruption {corruption!r}. Choose one of {', '.join(CORRUPTIONS)}.")
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise DataError(f"{model.name} was loaded without a tokenizer, which the task ioi needs.")
-    names = [name for name in NAMES if _is_one_known_token(tokenizer, f" {name}")]
-    if len(names) < 3:
-        raise DataError(
-            f"The tokenizer of {model.name} knows {len(names)} of {len(NAMES)} English names as single tokens; "
-            "ioi needs three. `assay list tasks` shows the other tasks."
-        )
+    require_choice("ioi", "corruption", corruption, CORRUPTIONS)
+    tokenizer = require_tokenizer(model, "ioi")
+    names = single_tokens(model, "ioi", NAMES, 3, "English names")
     draw = random.Random(seed)
     pairs = []
     for number in range(n):
@@ -89,11 +82,6 @@ def ioi(model: Model, n: int = 16, seed: int = 0, corruption: Corruption = "abc"
             )
         )
     return PromptPairs(tuple(pairs), task="ioi", metric="logit-diff", options={"corruption": corruption})
-
-
-def _is_one_known_token(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return len(ids) == 1 and ids[0] != tokenizer.unk_token_id
 
 
 def _with_random_token(
