@@ -41,6 +41,10 @@ class Kind:
     of_mlp: bool = False
     """Needs layers without experts."""
 
+    @property
+    def unit_name(self) -> str:
+        return {"H": "head", "N": "neuron", "KV": "key-value head"}.get(self.letter, "")
+
 
 KINDS: dict[str, Kind] = {
     kind.name: kind

@@ -10,6 +10,7 @@ import pytest
 import assay
 from assay.data import PromptPair, PromptPairs
 from assay.report import write_page
+from assay.report.figures import figures
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -45,13 +46,13 @@ def test_the_page_answers_first(page: str) -> None:
         "<h1>",
         "largest of 20 components",
         "baseline difference",
-        'id="head-map"',
+        'id="figure-heads"',
         "Largest components",
         "Prompts",
     ]
     places = [body.index(part) for part in order]
     assert places == sorted(places)
-    assert 'id="mlp-bars"' in body
+    assert 'id="figure-mlps"' in body
 
 
 def test_one_kind_of_site_makes_one_figure(tmp_path: Path) -> None:
@@ -59,5 +60,21 @@ def test_one_kind_of_site_makes_one_figure(tmp_path: Path) -> None:
     scores = assay.attribution_patching(model, assay.tasks.sort(model, n=1), sites="mlps")
     write_page(scores, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert 'id="head-map"' not in text
+    assert 'id="figure-heads"' not in text
     assert "none checked by intervention" in text
+
+
+def test_every_kind_of_site_gets_its_figure(tmp_path: Path) -> None:
+    model = assay.load("sequence-sort")
+    pairs = assay.tasks.sort(model, n=2)
+    sites = "q[1:3],k,residual-pre[1:4]@each,residual-post,attention@last,embeddings,neurons[0]"
+    scores = assay.attribution_patching(model, pairs, sites=sites)
+    drawn = {name: figure for name, _, figure in figures(scores)}
+    assert list(drawn) == ["q", "k", "residual-pre", "residual-post", "attention", "embeddings"]
+    assert drawn["q"].data[0].z.shape == (2, 4)
+    assert list(drawn["q"].data[0].y) == [1, 2]
+    assert drawn["residual-pre"].data[0].z.shape == (3, 7)
+    first = scores.to_pandas()["importance"][0]
+    assert drawn["q"].data[0].z[0, 0] == first
+    write_page(scores, tmp_path / "report.html")
+    assert "L0N" in (tmp_path / "report.html").read_text("utf-8")

@@ -31,8 +31,7 @@ def write_page(scores: Scores, path: str | Path) -> None:
         words=words,
         standard_error=standard_error,
         plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-        head_map=_embed(figures.head_map(scores), "head-map"),
-        mlp_bars=_embed(figures.mlp_bars(scores), "mlp-bars"),
+        figures=[(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in figures.figures(scores)],
         top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
         shares=scores.estimates_effect and scores.direction != "ablation" and scores.baseline.difference != 0,
         examples=list(zip(scores.pairs, scores.baseline.clean, scores.baseline.corrupted, strict=True))[
@@ -48,9 +47,7 @@ def write_page(scores: Scores, path: str | Path) -> None:
     Path(path).write_text(page, encoding="utf-8")
 
 
-def _embed(figure: go.Figure | None, name: str) -> Markup | None:
-    if figure is None:
-        return None
+def _embed(figure: go.Figure, name: str) -> Markup:
     div: str = figure.to_html(
         full_html=False, include_plotlyjs=False, div_id=name, config={"displayModeBar": False, "responsive": True}
     )
