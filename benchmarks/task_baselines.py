@@ -40,7 +40,11 @@ def label(task: str, options: dict[str, str]) -> str:
 
 
 def example(pair: PromptPair) -> str:
-    lines = (f"clean:     {pair.clean!r} -> {pair.answer!r}", f"corrupted: {pair.corrupted!r} -> {pair.wrong_answer!r}")
+    lines = (
+        f"clean:     {pair.clean!r}",
+        f"corrupted: {pair.corrupted!r}",
+        f"answer:    {pair.answer!r}, wrong answer: {pair.wrong_answer!r}",
+    )
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
