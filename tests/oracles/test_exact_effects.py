@@ -8,6 +8,7 @@ import torch
 
 import assay
 from assay.data import PromptPair, PromptPairs
+from assay.errors import OptionError
 from conftest import ids_of, random_pairs, wrapped
 from families import TINY
 from oracles import naive
@@ -130,3 +131,43 @@ def test_exact_match_is_what_greedy_decoding_gives(sorter: assay.Model) -> None:
         )
         answer = sorter.tokenizer(pair.answer)["input_ids"]
         assert (written[0, ids.shape[1] :].tolist() == answer) == bool(right)
+
+
+@pytest.mark.parametrize("direction", ["denoise", "noise", "zero"])
+def test_divergence_from_the_clean_run_equals_naive_loop(direction: str) -> None:
+    model, base_pairs = wrapped("gemma2"), random_pairs(3)
+    pairs = PromptPairs(tuple(PromptPair(p.clean, p.corrupted, p.answer + " w5") for p in base_pairs))
+    method = "zero-ablation" if direction == "zero" else "activation-patching"
+    options = {} if direction == "zero" else {"direction": direction}
+    scores = assay.measure(method, model, pairs, metric="kl", force=True, **options)
+    if direction == "denoise":
+        estimate = assay.attribution_patching(model, pairs, metric="kl", force=True)
+        pairs = estimate.pairs
+    for place, found in zip(naive.places(model.hf), scores.values, strict=True):
+        for pair, effect in zip(pairs, found, strict=True):
+            forced = ids_of(pair.answer)[:-1]
+            clean, corrupted = ids_of(pair.clean) + forced, ids_of(pair.corrupted) + forced
+            start = len(ids_of(pair.clean)) - 1
+            base, source = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
+            new = naive.activation(model.hf, "gemma2", source, place)
+            new = torch.zeros_like(new) if direction == "zero" else new
+            reference = naive.logits_of(model.hf, clean)[start:].softmax(-1)
+
+            def value(logits: torch.Tensor, start=start, reference=reference) -> float:
+                return -(reference * (reference.log() - logits[start:].log_softmax(-1))).sum().item()
+
+            patched = value(naive.patched_logits(model.hf, "gemma2", base, place, new))
+            assert effect == pytest.approx(patched - value(naive.logits_of(model.hf, base)), abs=1e-9)
+            if direction == "denoise":
+                here = naive.activation(model.hf, "gemma2", base, place)
+                ends = [
+                    value(naive.patched_logits(model.hf, "gemma2", base, place, here + a * (new - here)))
+                    for a in (1e-5, -1e-5)
+                ]
+                slope = estimate.values[naive.places(model.hf).index(place), pairs.pairs.index(pair)]
+                assert slope == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-7)
+    assert (scores.baseline.clean == 0).all() or np.abs(scores.baseline.clean).max() < 1e-12
+    if direction != "denoise":
+        assert (scores.importance >= -1e-12).all()
+        with pytest.raises(OptionError, match="flat at the clean run"):
+            assay.attribution_patching(model, pairs, metric="kl", direction="noise", force=True)

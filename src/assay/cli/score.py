@@ -226,13 +226,13 @@ def _check_options(
     """Refuse what can be refused before a model is loaded."""
     parse(sites)
     chosen = method_named(method)
-    require_direction(chosen, direction)
+    base = require_direction(chosen, direction)
     require_mean(chosen, mean)
     require_reference(chosen, reference is not None)
     if (receivers is not None) != (chosen.name == PATH_PATCHING):
         raise OptionError(f"--receivers goes with --method {PATH_PATCHING}, and it with --receivers.")
     if metric is not None:
-        require_gradient(chosen, metric_named(metric))
+        require_gradient(chosen, metric_named(metric), base)
     if dtype not in DTYPES:
         raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
     if top < 1:

@@ -31,9 +31,17 @@ class Targets:
     """(N, P)"""
     sign: Tensor
     """(N,)"""
+    clean: Tensor | None = None
+    """(N, P, V) log-probabilities of the clean run, for metrics that compare with it."""
 
     def rows(self, index: Tensor) -> Targets:
-        return Targets(*(getattr(self, name)[index] for name in ("positions", "tokens", "wrong", "sign")))
+        return Targets(
+            positions=self.positions[index],
+            tokens=self.tokens[index],
+            wrong=self.wrong[index],
+            sign=self.sign[index],
+            clean=None if self.clean is None else self.clean[index],
+        )
 
     @property
     def pair(self) -> Tensor:
@@ -58,6 +66,8 @@ class Metric:
     differentiable: bool
     row_values: Callable[[Tensor, Targets], Tensor]
     """(N, P, 2) or (N, P, V) logits and targets to (N,); an example's value is the sum over its rows."""
+    compares_with_clean: bool = False
+    """Needs the clean run's distribution; 0 and flat there, so without a slope."""
 
 
 def _logit_difference(logits: Tensor, targets: Targets) -> Tensor:
@@ -83,6 +93,12 @@ def _prob_difference(logits: Tensor, targets: Targets) -> Tensor:
     shared = (_token_log_probs(logits, answer).exp() - _token_log_probs(logits, wrong).exp()).sum(-1)
     alone = targets.sign * _sequence_log_prob(logits, targets).exp()
     return torch.where(targets.wrong[:, 0] >= 0, shared, alone)
+
+
+def _negative_divergence(logits: Tensor, targets: Targets) -> Tensor:
+    assert targets.clean is not None
+    log_probs = logits.log_softmax(-1)
+    return -(targets.clean.exp() * (targets.clean - log_probs)).sum((-1, -2))
 
 
 def _exact_match(logits: Tensor, targets: Targets) -> Tensor:
@@ -127,6 +143,16 @@ METRICS: dict[str, Metric] = {
             reads="vocabulary",
             differentiable=True,
             row_values=_prob_difference,
+        ),
+        Metric(
+            "kl",
+            "nats",
+            "minus the KL divergence of the answer's distribution from the clean run's, summed over its tokens",
+            answers="answer",
+            reads="vocabulary",
+            differentiable=True,
+            row_values=_negative_divergence,
+            compares_with_clean=True,
         ),
         Metric(
             "exact-match",

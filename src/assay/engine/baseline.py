@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,24 +32,30 @@ class PlainLogits:
 @torch.no_grad()
 def measure_baseline(
     model: Model, batches: Sequence[Batch], direction: Direction, n_examples: int, metric: Metric, cost: CostMeter
-) -> tuple[Baseline, list[PlainLogits]]:
+) -> tuple[Baseline, list[Batch], list[PlainLogits]]:
     """Run every clean and corrupted prompt once, as Hugging Face would, with the user's attention and hooks.
 
     Returns:
-        The baseline, and per batch the plain logits of its base rows.
+        The baseline; the batches, with the clean run's distribution if the metric compares with it; and per batch
+        the plain logits of its base rows.
 
     Raises:
         DataError: a logit that the metric reads is not finite.
     """
     results = {name: np.zeros(n_examples) for name in ("clean", "corrupted", "clean_right", "corrupted_right")}
-    plain = []
+    plain, completed = [], []
     sides = ("corrupted", "clean") if direction == "denoise" else ("clean", "corrupted")
     for batch in batches:
         examples = batch.examples.cpu().numpy()
         answer_rows = batch.targets.sign.cpu().numpy() > 0
+        found = {}
         for name, ids in zip(sides, (batch.base, batch.source), strict=True):
-            logits = _answer_logits(model, ids, batch)
+            found[name] = ids, _answer_logits(model, ids, batch)
             cost.forward(batch.rows, batch.positions, model.n_layers)
+        if metric.compares_with_clean:
+            batch = replace(batch, targets=replace(batch.targets, clean=found["clean"][1].log_softmax(-1)))
+        completed.append(batch)
+        for name, (ids, logits) in found.items():
             pair = logits.gather(-1, batch.targets.pair)
             read = pair if metric.reads == "tokens" else logits
             if not torch.isfinite(read).all():
@@ -62,7 +68,7 @@ def measure_baseline(
             np.add.at(results[name], examples, metric.row_values(read, batch.targets).double().cpu().numpy())
             right = METRICS["exact-match"].row_values(logits, batch.targets).cpu().numpy()
             results[f"{name}_right"][examples[answer_rows]] = right[answer_rows]
-    return Baseline(**results), plain
+    return Baseline(**results), completed, plain
 
 
 def _answer_logits(model: Model, ids: Tensor, batch: Batch) -> Tensor:

@@ -164,7 +164,7 @@ def measure(
         references = references and as_chat(model, references)
     chosen, why = default_metric(model, pairs) if metric is None else (as_metric(metric), "asked for")
     direction = require_direction(method, direction)
-    require_gradient(method, chosen)
+    require_gradient(method, chosen, direction)
     mean = require_mean(method, mean)
     require_reference(method, reference is not None)
     budget = parse_memory(memory)
@@ -180,7 +180,7 @@ def measure(
             source = method.source(setting) if method.source is not None else None
         batches = make_batches(model, rows, direction, budget)
         with cost.stage("baseline"):
-            baseline, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
+            baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
         on_baseline(baseline, chosen, why)
         if not baseline.tells_apart and not force:
             raise DataError(
@@ -305,8 +305,13 @@ def require_direction(method: Method, direction: str | None) -> Direction:
     return direction
 
 
-def require_gradient(method: Method, metric: Metric) -> None:
+def require_gradient(method: Method, metric: Metric, direction: Direction) -> None:
     """Refuse a metric without a gradient before anything has run."""
+    if method.uses_gradients and metric.compares_with_clean and direction != "denoise":
+        raise OptionError(
+            f"{metric.name} is flat at the clean run, so {method.name} would give nothing but zeros there. Use "
+            "--direction denoise, or activation-patching."
+        )
     if method.uses_gradients and not metric.differentiable:
         raise OptionError(
             f"{method.name} needs a gradient, which {metric.name} does not have. Use activation-patching or an "
