@@ -8,11 +8,14 @@ import torch
 
 import assay
 from assay.data import PromptPairs
+from assay.engine import batches
 from assay.engine.replay import _ReplayTap
 from assay.errors import DataError, InterventionError, ModelError
 from assay.methods import METHODS
 from assay.methods.method import measure
 from assay.methods.path_patching import method_to
+from assay.model.checks import probe_ids
+from assay.model.recording import record
 from conftest import random_pairs, words, wrapped
 from families import TINY
 
@@ -62,6 +65,58 @@ def test_batching_and_order_change_rounding_only(family: str, method: str) -> No
         n_heads = len(heads.components)
         if METHODS[method].has_unit:
             np.testing.assert_allclose(heads.values, whole.values[:n_heads], rtol=0, atol=tolerance * scale)
+
+
+@every_family
+@pytest.mark.parametrize("size", [1, 3])
+def test_rows_run_at_once_change_rounding_only(family: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pairs = wrapped(family), random_pairs(7, lengths=(7,))
+    whole = [run(method, model, pairs).values for method in ("activation-patching", "attribution-patching")]
+    monkeypatch.setattr(batches, "recording_bytes", lambda *_: (2 << 30) // size)
+    seen: list[int] = []
+    normal = batches._batch
+    monkeypatch.setattr(
+        batches, "_batch", lambda model, rows, *rest: seen.append(len(rows)) or normal(model, rows, *rest)
+    )
+    small = [run(method, model, pairs).values for method in ("activation-patching", "attribution-patching")]
+    assert max(seen) == min(size, max(seen))
+    for expected, found in zip(whole, small, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+
+
+@every_family
+@pytest.mark.parametrize("padding", [0, 1, 3, 8])
+def test_padding_on_the_right_changes_nothing(family: str, padding: int) -> None:
+    """assay never pads; recordings take a mask all the same, for whoever does."""
+    model = wrapped(family)
+    ids = probe_ids(model)
+    padded = torch.cat([ids, ids.new_zeros(len(ids), padding)], dim=1)
+    mask = torch.ones_like(padded)
+    mask[:, ids.shape[1] :] = 0
+    alone, beside = record(model, ids), record(model, padded, mask)
+    for layer in range(model.n_layers):
+        for site in ("residual-post", "heads", "mlps"):
+            here, there = alone.site(site, layer), beside.site(site, layer)[:, : ids.shape[1]]
+            torch.testing.assert_close(there, here, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_tokenizer_that_pads_changes_nothing(side: str) -> None:
+    model, pairs = wrapped("gpt2"), random_pairs()
+    expected = run("activation-patching", model, pairs).values
+    model.tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    model.tokenizer.padding_side = side
+    assert (run("activation-patching", model, pairs).values == expected).all()
+
+
+@every_family
+@pytest.mark.parametrize("site", ["heads", "residual-pre", "q", "v", "embeddings"])
+def test_patching_a_run_with_itself_changes_nothing(family: str, site: str) -> None:
+    model, pairs = wrapped(family), identical(random_pairs(3))
+    assert (run("activation-patching", model, pairs, sites=site).values == 0).all()
+    everything = run("activation-patching", model, pairs, sites=site, skip=False)
+    assert everything.cost["interventions"] > 0
+    np.testing.assert_allclose(everything.values, 0, atol=1e-11)
 
 
 def test_small_memory_really_makes_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
