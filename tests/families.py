@@ -198,30 +198,27 @@ def tiny_model(name: str, dtype: torch.dtype = torch.float64) -> PreTrainedModel
     return model.to(dtype)
 
 
-class OracleTap:
-    """Lets an oracle see and change what the attention function of one layer receives."""
-
-    layer: int | None = None
-    change: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple] = staticmethod(lambda q, k, v: (q, k, v))
+CHANGES: dict[int, list[Callable]] = {}
+"""What an oracle does to the queries, keys and values of each layer."""
 
 
 @contextmanager
 def attention_inputs(model: PreTrainedModel, layer: int, change: Callable):
-    """Pass queries, keys and values of one layer, (B, heads, T, D) each, through ``change``."""
+    """Pass queries, keys and values of one layer, (B, heads, T, D) each, through ``change``; may be nested."""
     previous = model.config._attn_implementation
     model.set_attn_implementation("oracle")
-    OracleTap.layer, OracleTap.change = layer, staticmethod(change)
+    CHANGES.setdefault(layer, []).append(change)
     try:
         yield
     finally:
-        OracleTap.layer = None
+        CHANGES[layer].remove(change)
         model.set_attn_implementation(previous)
 
 
 def _oracle_attention(module, query, key, value, attention_mask, scaling=None, softcap=None, s_aux=None, **_):
     """Textbook attention in the inputs' own precision; Hugging Face's softmax runs in float32 at best."""
-    if OracleTap.layer == module.layer_idx:
-        query, key, value = OracleTap.change(query, key, value)
+    for change in CHANGES.get(module.layer_idx, ()):
+        query, key, value = change(query, key, value)
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     scores = query @ key.transpose(2, 3) * (scaling or query.shape[-1] ** -0.5)

@@ -96,7 +96,10 @@ class Scores:
         order = np.argsort(-np.abs(self.importance), kind="stable")[:k]
         frame = self.to_pandas().iloc[order].reset_index(drop=True)
         frame.insert(0, "component", [self.components[i].name for i in order])
-        return frame.drop(columns=[name for name in frame if frame[name].isna().all() and name != "stderr_prompts"])
+        columns = ["component", "importance", "stderr_prompts", "verdict", "mean", "site", "layer", "unit", "position"]
+        if not self.exact:
+            columns += ["lower", "upper", "reliability"]
+        return frame[[name for name in columns if name == "stderr_prompts" or not frame[name].isna().all()]]
 
     def save(
         self, folder: str | Path, *, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None

@@ -6,6 +6,9 @@ command line.
 
 from __future__ import annotations
 
+import difflib
+import hashlib
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +16,13 @@ from typing import overload
 
 from assay.errors import ModelError, OptionError
 from assay.model import Model
+
+__all__ = [
+    "KINDS", "POSITIONS", "Component", "Selection", "attention", "components_of", "describe", "embeddings", "heads",
+    "keys", "mlps", "neurons", "parse", "queries", "require_kind", "residual", "select", "values",
+]  # fmt: skip
+
+MOST_NAMES = 400
 
 Position = int | str | None
 """All positions at once (None), an index (negative: from the end of the prompt), or a word of `POSITIONS`."""
@@ -106,6 +116,9 @@ class Selection(Sequence[Component]):
             OptionError: nothing is left.
         """
         wanted = range(first, first + 1 if end is None else end)
+        beyond = set(wanted) - {component.layer for component in self.components}
+        if beyond and len(beyond) < len(wanted):
+            raise OptionError(f"There is no layer {min(beyond)} of {self.components[0].site} to select.")
         return self._only(lambda c: c.layer in wanted, f"layers {wanted.start} to {wanted.stop - 1}")
 
     def units(self, *units: int) -> Selection:
@@ -122,7 +135,7 @@ class Selection(Sequence[Component]):
         Raises:
             OptionError: an unknown word.
         """
-        require_position(position)
+        position = require_position(position)
         return Selection([replace(component, position=position) for component in self.components])
 
     def _only(self, keep: Callable[[Component], bool], what: str) -> Selection:
@@ -268,9 +281,26 @@ def require_position(position: Position) -> Position:
     Raises:
         OptionError: it is not.
     """
-    if isinstance(position, str) and position not in POSITIONS:
-        raise OptionError(f"There is no position {position!r}. Choose an index or one of {', '.join(POSITIONS)}.")
-    return position
+    if position is None or position in POSITIONS:
+        return position
+    try:
+        if isinstance(position, bool):
+            raise TypeError
+        return operator.index(position)  # type: ignore[arg-type]  # numpy's integers too
+    except TypeError:
+        raise OptionError(
+            f"There is no position {position!r}. Choose an index or one of {', '.join(POSITIONS)}."
+        ) from None
+
+
+def describe(sites: str | Sequence[str] | Selection) -> str:
+    """A selection in words that tell it from any other: a phrase as it is, components by name, many by their hash."""
+    if isinstance(sites, str):
+        return sites
+    names = ",".join(site if isinstance(site, str) else site.name for site in sites)
+    if len(sites) <= MOST_NAMES:
+        return names
+    return f"{len(sites)} components, sha256 {hashlib.sha256(names.encode()).hexdigest()}"
 
 
 def require_kind(name: str) -> Kind:
@@ -280,5 +310,8 @@ def require_kind(name: str) -> Kind:
         OptionError: there is none.
     """
     if name not in KINDS:
+        close = difflib.get_close_matches(name, KINDS, n=1)
+        if close:
+            raise OptionError(f"There is no site {name!r}. Did you mean {close[0]!r}?")
         raise OptionError(f"There is no site {name!r}. Choose from {', '.join(KINDS)} (comma-separated).")
     return KINDS[name]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 import assay
 from assay.data.encoding import encode
 from assay.data.metrics import METRICS, Metric, Targets
-from assay.errors import InterventionError, ModelError
+from assay.errors import InterventionError, ModelError, OptionError
 from conftest import random_pairs, wrapped
 from families import TINY, tiny_model, tiny_tokenizer
 
@@ -39,6 +39,19 @@ def test_adapters_equal_their_merged_form(family: str, targets: list[str]) -> No
     merged = assay.load(adapted.merge_and_unload().eval(), tiny_tokenizer())
     for method, found in zip(methods, values, strict=True):
         np.testing.assert_allclose(found, method(merged, pairs, force=True).values, rtol=0, atol=1e-9)
+
+
+def test_prompt_tuning_is_refused_and_adapter_states_are_told_apart() -> None:
+    tuned = get_peft_model(tiny_model("llama"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    with pytest.raises(ModelError, match="Prompt-learning"):
+        assay.load(tuned.eval(), tiny_tokenizer())
+    adapted = get_peft_model(tiny_model("llama"), LoraConfig(r=2, target_modules=["o_proj"])).eval()
+    model, pairs = assay.load(adapted, tiny_tokenizer()), random_pairs(2)
+    on = assay.zero_ablation(model, pairs, sites="mlps", force=True).configuration
+    with adapted.disable_adapter():
+        off = assay.zero_ablation(model, pairs, sites="mlps", force=True).configuration
+    assert on["model"]["adapters"] == ["default (beside)"]
+    assert off["model"]["adapters"] == ["default (beside, disabled)"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
@@ -78,3 +91,11 @@ def test_a_metric_of_ones_own() -> None:
             logits = model.hf(input_ids=torch.tensor([ids])).logits[0, -1]
             ends.append((logits[row.tokens[0]] - logits.mean()).item())
         assert value == pytest.approx(ends[1] - ends[0], abs=1e-9)
+
+
+def test_a_metric_that_mixes_rows_is_refused() -> None:
+    model, pairs = wrapped("llama"), random_pairs(3)
+    for wrong in (lambda logits, _: logits.mean(), lambda logits, _: logits.sum(-1), lambda *_: 1.0):
+        metric = Metric("mine", "logits", "", "answer", "vocabulary", True, wrong)
+        with pytest.raises(OptionError, match="one value for each row"):
+            assay.activation_patching(model, pairs, metric=metric, force=True)

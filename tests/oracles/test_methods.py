@@ -7,8 +7,13 @@ import pytest
 import torch
 
 import assay
-from assay.errors import DataError, OptionError
+from assay.data import PromptPair
+from assay.engine.sources import Resampled
+from assay.errors import DataError, ModelError, OptionError
+from assay.methods import Method
+from assay.methods.path_patching import method_to
 from assay.model.norms import frozen_norm
+from assay.sites import describe, select
 from conftest import ids_of, random_pairs, wrapped
 from families import TINY
 from oracles import naive
@@ -146,5 +151,76 @@ def test_direct_effect_of_one_head_written_out() -> None:
         slope = 1 - capped.square()
         expected = slope[answer] * (weight[answer] @ read) - slope[wrong] * (weight[wrong] @ read)
     assert scores.values[2, 0] == pytest.approx(expected.item(), abs=1e-9)
-    with pytest.raises(OptionError, match="not for L0 residual-pre"):
+    with pytest.raises(OptionError, match="not for residual-pre"):
         assay.direct_effect(model, pairs, sites="residual-pre", force=True)
+
+
+def test_resampling_depends_on_the_example_alone() -> None:
+    """Examples that share a clean prompt, answers of unequal length, any order: each example's draw is its own."""
+    model = wrapped("llama")
+    first, second = random_pairs(2, lengths=(6,))
+    shared = PromptPair(first.clean, second.corrupted, first.answer, first.wrong_answer)
+    reference = random_pairs(25, seed=8, lengths=(6, 7))
+
+    def run(*pairs: PromptPair) -> np.ndarray:
+        return assay.resample_ablation(model, list(pairs), reference=reference, seed=3, force=True).values
+
+    alone = [run(pair) for pair in (first, shared)]
+    np.testing.assert_allclose(run(first, shared), np.hstack(alone), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(run(shared, first), np.hstack(alone[::-1]), rtol=0, atol=1e-11)
+
+
+def test_both_answers_of_an_example_see_one_resampled_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wrapped("llama")
+    pairs = [
+        PromptPair(p.clean, p.corrupted, p.answer, p.wrong_answer + " w4" * (i % 3))
+        for i, p in enumerate(random_pairs(5))
+    ]
+    drawn: dict[str, set] = {}
+    normal = Resampled.__init__
+
+    def watch(self: Resampled, *args: object) -> None:
+        normal(self, *args)
+        for (clean, corrupted), ids in self.drawn.items():
+            length = next(
+                len(ids_of(p.clean)) for p in pairs if clean[: len(ids_of(p.clean))] == tuple(ids_of(p.clean))
+            )
+            drawn.setdefault(str((clean[:length], corrupted[:length])), set()).add(ids[:length])
+            assert ids[length:] == clean[length:]
+
+    monkeypatch.setattr(Resampled, "__init__", watch)
+    assay.resample_ablation(model, pairs, reference=random_pairs(25, seed=8), force=True)
+    assert len(drawn) == 5
+    assert all(len(prompts) == 1 for prompts in drawn.values())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "opt", "cohere"])
+def test_the_kind_of_norm_is_told_at_any_scale_and_precision(family: str, dtype: torch.dtype, scale: float) -> None:
+    norm = wrapped(family).final_norm.to(dtype)
+    torch.manual_seed(0)
+    x = (torch.randn(3, 32, dtype=torch.float64) * scale).to(dtype)
+    through = frozen_norm(norm, x)(torch.ones(3, 32, dtype=dtype)).abs().max()
+    takes_mean = family in ("gpt2", "opt", "cohere")
+    assert (through * scale < 1e-3) == takes_mean
+
+
+@pytest.mark.parametrize("method", ["direct-effect", method_to("logits")], ids=["direct", "path"])
+def test_methods_that_take_the_model_apart_refuse_hooks(method: str | Method) -> None:
+    model, pairs = wrapped("llama"), random_pairs(2)
+    model.layers[1].attention.register_forward_hook(lambda _, __, output: (output[0] * 2, *output[1:]))
+    with pytest.raises(ModelError, match="adds up what components write"):
+        assay.measure(method, model, pairs, force=True)
+
+
+def test_selections_are_stored_so_that_they_differ() -> None:
+    model, pairs = wrapped("llama"), random_pairs(2)
+    stored = []
+    for unit in (0, 3):
+        receivers = assay.sites.queries(model).units(unit).layers(1, 3)
+        senders = assay.sites.heads(model).layers(0).units(unit)
+        scores = assay.path_patching(model, pairs, receivers, sites=senders, force=True)
+        stored.append((scores.configuration["receivers"], scores.configuration["sites"]))
+    assert stored == [("L1H0 q,L2H0 q", "L0H0"), ("L1H3 q,L2H3 q", "L0H3")]
+    assert describe(select(model, "neurons")) != describe(select(model, "neurons-pre"))

@@ -15,7 +15,7 @@ from families import attention_inputs
 from oracles import naive
 from oracles.test_exact_effects import logit_difference
 
-PHRASES = ["logits", "q[2]", "k[1],v[1]", "mlps[1],mlps[2]", "q[2],mlps[1],logits"]
+PHRASES = ["logits", "q[2]", "k[1],v[1]", "mlps[1],mlps[2]", "q[2],mlps[1],logits", "q[1],k[2]"]
 
 
 def receivers_of(model: assay.Model, phrase: str) -> tuple[list[naive.Place], bool]:
@@ -107,7 +107,16 @@ def test_senders_and_receivers_are_checked() -> None:
     for phrase in ("heads", "q@last", "nothing", ""):
         with pytest.raises(OptionError):
             assay.path_patching(model, pairs, phrase, force=True)
-    with pytest.raises(OptionError, match="cannot send"):
+    with pytest.raises(OptionError, match="is defined for heads, attention, mlps"):
         assay.path_patching(model, pairs, "logits", sites="residual-pre", force=True)
     with pytest.raises(OptionError, match="needs receivers"):
         assay.measure("path-patching", model, pairs, force=True)
+
+
+def test_where_there_is_no_path_there_is_no_effect() -> None:
+    model, pairs = wrapped("llama"), random_pairs(2)
+    with pytest.raises(OptionError, match="no path"):
+        assay.path_patching(model, pairs, "q[1]", sites="heads[2]", force=True)
+    scores = assay.path_patching(model, pairs, "q[1]", force=True)
+    for component, values in zip(scores.components, scores.values, strict=True):
+        assert (values == 0).all() == (component.layer >= 1)

@@ -140,7 +140,7 @@ def test_phrases_and_sentences_select_the_same() -> None:
     assert [c.name for c in select(model, "neurons-pre[0]")[:1]] == ["L0N0 pre"]
     assert select(model, "k,v,attention,embeddings")[-1].name == "embeddings"
     assert len(select(model, "neurons")) == 3 * HIDDEN
-    for phrase in ("", "heads,heads", "heads[a]", "head", "heads@middle", "heads[9]", "heads[2:1]"):
+    for phrase in ("", "heads,heads", "heads[a]", "head", "heads@middle", "heads[9]", "heads[2:1]", "heads[1:9]"):
         with pytest.raises(OptionError):
             select(model, phrase)
     with pytest.raises(ModelError, match="in parallel"):

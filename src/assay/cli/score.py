@@ -22,6 +22,7 @@ from assay.errors import ModelError, OptionError, StoreError
 from assay.methods.method import (
     DEFAULT_SITES,
     measure,
+    require_defined,
     require_direction,
     require_gradient,
     require_mean,
@@ -33,7 +34,7 @@ from assay.methods.registry import method_named
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe, print_baseline, print_scores, write_page
 from assay.scores import Scores, configuration_hash
-from assay.sites import parse
+from assay.sites import Component, Selection, parse
 from assay.store import finished_run, require_writable
 
 Model = Annotated[
@@ -224,13 +225,16 @@ def _check_options(
     top: int,
 ) -> None:
     """Refuse what can be refused before a model is loaded."""
-    parse(sites)
     chosen = method_named(method)
+    for kind, *_, position in parse(sites):
+        require_defined(chosen, Selection([Component(0, kind, None, position)]))
     base = require_direction(chosen, direction)
     require_mean(chosen, mean)
     require_reference(chosen, reference is not None)
-    if (receivers is not None) != (chosen.name == PATH_PATCHING):
-        raise OptionError(f"--receivers goes with --method {PATH_PATCHING}, and it with --receivers.")
+    if receivers is not None and chosen.name != PATH_PATCHING:
+        raise OptionError(f"--receivers is only for --method {PATH_PATCHING}.")
+    if receivers is None and chosen.name == PATH_PATCHING:
+        raise OptionError(f"{PATH_PATCHING} needs --receivers: logits, or a phrase such as q[9:12],mlps[10].")
     if metric is not None:
         require_gradient(chosen, metric_named(metric), base)
     if dtype not in DTYPES:

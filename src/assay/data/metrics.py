@@ -51,7 +51,12 @@ class Targets:
 
 @dataclass(frozen=True)
 class Metric:
-    """A scalar of the logits, higher when the answer is more likely.
+    """A scalar of the logits for each row, higher when the answer is more likely; ``row_values`` may be your own:
+
+    >>> def above_mean(logits, targets):  # logits (N, P, V): N rows, P answer positions, V tokens
+    ...     answer = logits.gather(-1, targets.tokens.unsqueeze(-1)).squeeze(-1)  # targets.tokens is (N, P)
+    ...     return (answer - logits.mean(-1)).sum(-1)  # (N,)
+    >>> mine = Metric("above-mean", "logits", "answer above the mean", "answer", "vocabulary", True, above_mean)
 
     ``answers`` says what is read: ``single`` compares two single tokens; ``answer`` reads the answer
     alone, teacher-forced; ``both`` subtracts the wrong answer's value, on a row of its own when an
@@ -68,6 +73,26 @@ class Metric:
     """(N, P, 2) or (N, P, V) logits and targets to (N,); an example's value is the sum over its rows."""
     compares_with_clean: bool = False
     """Needs the clean run's distribution; 0 and flat there, so without a slope."""
+
+    def values(self, logits: Tensor, targets: Targets) -> Tensor:
+        """`row_values`, checked.
+
+        Raises:
+            OptionError: not one value a row, as a metric of a user's own may give.
+        """
+        found = self.row_values(logits, targets)
+        rows = (logits.shape[0],)
+        if not isinstance(found, Tensor) or tuple(found.shape) != rows:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise OptionError(
+                f"The metric {self.name} gives {shape} for logits of shape {tuple(logits.shape)}; it must give one "
+                f"value for each row, {rows}. Sum over positions and vocabulary only."
+            )
+        if not found.is_floating_point():
+            raise OptionError(f"The metric {self.name} gives {found.dtype}; it must give floating-point numbers.")
+        if self.differentiable and logits.requires_grad and not found.requires_grad:
+            raise OptionError(f"The metric {self.name} has no gradient; say so with differentiable=False.")
+        return found
 
 
 def _logit_difference(logits: Tensor, targets: Targets) -> Tensor:
@@ -171,9 +196,13 @@ def as_metric(metric: str | Metric) -> Metric:
     """A metric by name, or a user's own as it is.
 
     Raises:
-        OptionError: no such name.
+        OptionError: no such name, or a metric of one's own under a name that is taken.
     """
-    return metric if isinstance(metric, Metric) else metric_named(metric)
+    if not isinstance(metric, Metric):
+        return metric_named(metric)
+    if METRICS.get(metric.name, metric) is not metric:
+        raise OptionError(f"{metric.name!r} is the name of another metric. Give yours a name of its own.")
+    return metric
 
 
 def metric_named(name: str) -> Metric:

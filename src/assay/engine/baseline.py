@@ -65,7 +65,7 @@ def measure_baseline(
                 )
             if name == sides[0]:
                 plain.append(PlainLogits(pair, logits.double().square().mean().sqrt().item()))
-            np.add.at(results[name], examples, metric.row_values(read, batch.targets).double().cpu().numpy())
+            np.add.at(results[name], examples, metric.values(read, batch.targets).double().cpu().numpy())
             right = METRICS["exact-match"].row_values(logits, batch.targets).cpu().numpy()
             results[f"{name}_right"][examples[answer_rows]] = right[answer_rows]
     return Baseline(**results), completed, plain

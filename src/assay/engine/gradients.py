@@ -63,7 +63,7 @@ def read_metric(
         (N,) row values.
     """
     targets = batch.targets if rows is None else batch.targets.rows(rows)
-    return metric.row_values(answer_logits(model, residual, targets, metric, start), targets)
+    return metric.values(answer_logits(model, residual, targets, metric, start), targets)
 
 
 def answer_logits(model: Model, residual: Tensor, targets: Targets, metric: Metric, start: int = 0) -> Tensor:

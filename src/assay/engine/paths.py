@@ -23,7 +23,6 @@ from assay.model.attention import tapped
 from assay.model.recording import site_hook
 from assay.sites import Component, Selection, select
 
-SENDERS = ("heads", "attention", "mlps")
 RECEIVERS = ("q", "k", "v", "mlps")
 LOGITS = "logits"
 
@@ -72,16 +71,18 @@ class PathPatch:
     """The effects of the paths from each of a response's components to the receivers."""
 
     def __init__(self, response: Response, receivers: Receivers) -> None:
-        for component in response.components:
-            if component.site not in SENDERS:
-                raise OptionError(f"{component.name} cannot send. Senders are {', '.join(SENDERS)}.")
         self.response, self.model, self.receivers = response, response.model, receivers
+        if not any(self._reaches_any(component) for component in response.components):
+            raise OptionError("No sender writes before any receiver reads: there is no path between them.")
 
     @torch.no_grad()
     def values(self) -> Tensor:
         """(C, R) metric with each component's change on the paths to the receivers alone."""
         values = self.response.base_values.expand(len(self.response.components), -1).clone()
         for numbers, lanes_of, change in self._changes():
+            if not self._reaches_any(lanes_of):
+                self.response.advance(change.shape[0])
+                continue  # no path: no effect, exactly
             rows = torch.arange(change.shape[0], device=change.device) % self.response.batch.rows
             values[numbers] = self._run(lanes_of, rows, change).view(len(numbers), -1)
             self.response.cost.interventions += change.shape[0]
@@ -117,6 +118,9 @@ class PathPatch:
             return True
         same_half = site == "mlps" and sender.site != "mlps" and not self.model.is_parallel
         return sender.layer == layer and same_half
+
+    def _reaches_any(self, sender: Component) -> bool:
+        return self.receivers.logits or any(self._reaches(sender, c.layer, c.site) for c in self.receivers.components)
 
     def _run(self, sender: Component, rows: Tensor, change: Tensor) -> Tensor:
         """(N,) metric of the lanes."""

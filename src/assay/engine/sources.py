@@ -93,11 +93,13 @@ class Means:
 class Resampled:
     """Activations of another reference prompt of the same length, one drawn for each example.
 
+    The row's own answer follows the drawn prompt where it is teacher-forced.
+
     Args:
         rows: the rows that will be patched.
-        references: their corrupted side is drawn from.
+        references: the prompts of their corrupted side are drawn from.
         sites: the kinds that will be asked for.
-        seed: with a row's prompt it decides what that row gets, however rows are ordered and batched.
+        seed: with an example's two prompts it decides what that example gets, however rows are ordered and batched.
 
     Raises:
         DataError: no other reference prompt of a row's length.
@@ -115,26 +117,29 @@ class Resampled:
         self.model = model
         self.keep = {site for site in sites if KINDS[site].of_mlp}
         self.cost = cost
-        groups: defaultdict[tuple[int, int], dict[tuple[int, ...], None]] = defaultdict(dict)
+        prompts: defaultdict[int, set[tuple[int, ...]]] = defaultdict(set)
         for reference in references:
-            groups[_lengths(reference)][reference.corrupted] = None
-        self.drawn: dict[tuple[int, ...], tuple[int, ...]] = {}
+            length, _ = _lengths(reference)
+            prompts[length].add(reference.corrupted[:length])
+        self.drawn: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = {}
         for row in rows:
-            length = row.positions[0] + 1
+            length, _ = _lengths(row)
             own = (row.clean[:length], row.corrupted[:length])
-            others = sorted(ids for ids in groups[_lengths(row)] if ids[:length] not in own)
+            others = sorted(prompts[length] - set(own))
             if not others:
                 raise DataError(
                     f"Example {row.example} has no other reference prompt of its {length} tokens to take activations "
                     "from. Use more prompts of one length, or give them with --reference FILE."
                 )
-            generator = np.random.default_rng([seed, *row.clean[:length]])
-            self.drawn[row.clean] = others[int(generator.integers(len(others)))]
+            generator = np.random.default_rng([seed, *own[0], *own[1]])
+            prompt = others[int(generator.integers(len(others)))]
+            self.drawn[row.clean, row.corrupted] = prompt + row.clean[length:]
         self._last: tuple[Batch, Recording] | None = None
 
     def __call__(self, batch: Batch, base: Recording, site: str, layer: int) -> Tensor:
         if self._last is None or self._last[0] is not batch:
-            drawn = [self.drawn[tuple(row)] for row in batch.base.tolist()]
+            rows = zip(batch.base.tolist(), batch.source.tolist(), strict=True)
+            drawn = [self.drawn[tuple(clean), tuple(corrupted)] for clean, corrupted in rows]
             ids = torch.tensor(drawn, device=self.model.device)
             self._last = batch, record(self.model, ids, keep=self.keep)
             self.cost.forward(ids.shape[0], ids.shape[1], self.model.n_layers)

@@ -14,27 +14,21 @@ import torch
 from torch import Tensor
 
 from assay.engine.response import Response
-from assay.errors import OptionError
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
 from assay.model.norms import frozen_norm
 from assay.scores import Scores
 
-SITES = ("heads", "attention", "mlps")
-
 
 def direct(response: Response, _: Setting) -> Tensor:
     model, batch = response.model, response.batch
-    for component in response.components:
-        if component.site not in SITES or component.position is not None:
-            raise OptionError(f"direct-effect is defined for whole {', '.join(SITES)}, not for {component.name}.")
     residual = response.base.residuals[-1]
     index = batch.targets.positions.unsqueeze(-1).expand(-1, -1, residual.shape[-1])
     at_answers = residual.gather(1, index)
     with model.frozen(), torch.enable_grad():
         normed = model.final_norm(at_answers).detach().requires_grad_(True)
         tokens = batch.targets.pair if response.metric.reads == "tokens" else None
-        values = response.metric.row_values(model.logits_of_normed(normed, tokens), batch.targets)
+        values = response.metric.values(model.logits_of_normed(normed, tokens), batch.targets)
         (gradient,) = torch.autograd.grad(values.sum(), normed)
     with torch.no_grad():
         through_norm = frozen_norm(model.final_norm, at_answers)
@@ -60,6 +54,9 @@ METHOD = Method(
     compute=direct,
     estimates_effect=False,
     uses_gradients=True,
+    kinds=("heads", "attention", "mlps"),
+    takes_model_apart=True,
+    at_positions=False,  # only the answer's positions are read in any case
 )
 
 

@@ -24,12 +24,12 @@ from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_
 from assay.engine.cost import CostMeter
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
-from assay.errors import DataError, InterventionError, OptionError
+from assay.errors import DataError, InterventionError, ModelError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.scores import Scores
-from assay.sites import Selection, select
+from assay.sites import Selection, describe, select
 
 DEFAULT_SITES = "heads,mlps"
 
@@ -75,6 +75,12 @@ class Method:
     uses_means: bool = False
     """Averages them."""
     source: Callable[[Setting], Source] | None = None
+    kinds: tuple[str, ...] = ()
+    """The only kinds of sites it is defined for; any if empty."""
+    takes_model_apart: bool = False
+    """Adds up contributions by the model's weights, so hooks that change them in between would be missed."""
+    at_positions: bool = True
+    """Whether sites may be narrowed to positions."""
     parameters: dict[str, str] = field(default_factory=dict)
     """What else determines the numbers, stored with the run."""
 
@@ -157,6 +163,8 @@ def measure(
 
         method = method_named(method)
     require_align(align)
+    if chat and align != "reject":
+        raise OptionError("--align would cut into a chat template's own tokens; use it without --chat.")
     pairs = as_pairs(pairs, model, seed)
     references = None if reference is None else as_pairs(reference, model, seed)
     if chat:
@@ -174,6 +182,12 @@ def measure(
         components = _each_position(
             select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows
         )
+        require_defined(method, components)
+        if method.takes_model_apart and model.has_foreign_hooks:
+            raise ModelError(
+                f"{method.name} adds up what components write; hooks or replaced forward methods in {model.name} would "
+                "be missed. Remove them, or use activation-patching."
+            )
         cost = CostMeter()
         setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost, align)
         with cost.stage("source"):
@@ -224,13 +238,18 @@ def measure(
         baseline=baseline,
         cost=cost.summary(sum(len(row.clean) for row in rows) * model.n_layers),
         configuration={
-            "model": {"name": model.name, "weights_sha256": model.weight_hash},
+            "model": {
+                "name": model.name,
+                "weights_sha256": model.weight_hash,
+                "adapters": model.adapters,
+            },
             "task": {"name": pairs.task, "n": len(pairs), **pairs.options},
             "prompts_sha256": _hash_of(pairs),
             "method": method.name,
             **method.parameters,
-            "sites": str(sites),
+            "sites": describe(sites),
             "metric": chosen.name,
+            "metric_function": f"{chosen.row_values.__module__}.{chosen.row_values.__qualname__}",
             "direction": direction,
             "seed": seed,
             "mean": mean if method.uses_means else None,
@@ -253,6 +272,15 @@ def measure(
 
 def _hash_of(pairs: PromptPairs) -> str:
     return hashlib.sha256(json.dumps(pairs.to_records(), sort_keys=True).encode()).hexdigest()
+
+
+def require_defined(method: Method, components: Selection) -> None:
+    """Refuse components for which the method has no meaning."""
+    for component in components:
+        if method.kinds and component.site not in method.kinds:
+            raise OptionError(f"{method.name} is defined for {', '.join(method.kinds)}, not for {component.site}.")
+        if component.position is not None and not method.at_positions:
+            raise OptionError(f"{method.name} takes whole components; leave @{component.position} out.")
 
 
 def require_reference(method: Method, given: bool) -> None:
@@ -285,13 +313,14 @@ def _each_position(components: Selection, rows: list[Row]) -> Selection:
             "them. Use prompts of one length for @each, or @last, @first-difference, or an index from the end (@-1)."
         )
     (length,) = lengths
-    return Selection(
-        [
-            replace(component, position=position)
-            for component in components
-            for position in (range(length) if component.position == "each" else (component.position,))
-        ]
-    )
+    written = [
+        replace(component, position=position)
+        for component in components
+        for position in (range(length) if component.position == "each" else (component.position,))
+    ]
+    if len(set(written)) != len(written):
+        raise OptionError("The sites name a component at one position twice, once by @each.")
+    return Selection(written)
 
 
 def require_direction(method: Method, direction: str | None) -> Direction:

@@ -17,10 +17,11 @@ from assay.errors import OptionError
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
 from assay.scores import Scores
-from assay.sites import Selection
+from assay.sites import Selection, describe
 
 NAME = "path-patching"
 NOTE = "Goldowsky-Dill et al., arXiv 2304.05969; Wang et al., arXiv 2211.00593"
+SENDERS = ("heads", "attention", "mlps")
 DESCRIPTION = "exact effect of each sender through its direct paths to the receivers (--receivers)"
 
 
@@ -37,7 +38,9 @@ def method_to(receivers: str | Selection) -> Method:
         compute=compute,
         exact=True,
         estimates_effect=False,
-        parameters={"receivers": str(receivers)},
+        kinds=SENDERS,
+        takes_model_apart=True,
+        parameters={"receivers": describe(receivers)},
     )
 
 
@@ -52,6 +55,8 @@ METHOD = Method(
     compute=_without_receivers,
     exact=True,
     estimates_effect=False,
+    kinds=SENDERS,
+    takes_model_apart=True,
     parameters={"receivers": ""},
 )
 

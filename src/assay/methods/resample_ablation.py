@@ -18,7 +18,9 @@ from assay.scores import Scores
 
 def _source(setting: Setting) -> Source:
     sites = {component.site for component in setting.components}
-    return Resampled(setting.model, setting.rows, reference_rows(setting), sites, setting.seed, setting.cost)
+    return Resampled(
+        setting.model, setting.rows, reference_rows(setting, answers_matter=False), sites, setting.seed, setting.cost
+    )
 
 
 METHOD = Method(

@@ -46,7 +46,11 @@ def load(
         OptionError: an unknown dtype or device.
     """
     if hasattr(source, "get_base_model") and hasattr(source, "peft_config"):
-        source = source.get_base_model()  # the adapters stay in it, inside its linear maps
+        if any(config.is_prompt_learning for config in source.peft_config.values()):
+            raise ModelError(
+                "Prompt-learning adapters (prefix or prompt tuning) lie outside the model; merge or drop them."
+            )
+        source = source.get_base_model()  # other adapters stay in it, inside its linear maps
     if isinstance(source, PreTrainedModel):
         name = str(getattr(source.config, "_name_or_path", "") or type(source).__name__)
         model = Model(source, tokenizer, name=name, origin={"kind": "in memory"})

@@ -275,6 +275,16 @@ class Model:
         return digest.hexdigest()
 
     @property
+    def adapters(self) -> list[str]:
+        """States of PEFT adapters inside the model: active, disabled, merged. Empty without any."""
+        found = set()
+        for module in self.hf.modules():
+            if all(hasattr(module, name) for name in ("active_adapters", "disable_adapters", "merged")):
+                state = ("merged" if module.merged else "beside") + (", disabled" if module.disable_adapters else "")
+                found.add(f"{'+'.join(module.active_adapters)} ({state})")
+        return sorted(found)
+
+    @property
     def tokenizer_hash(self) -> str | None:
         """SHA-256 over the vocabulary and, where there is one, the fast tokenizer's whole definition."""
         if self.tokenizer is None:

@@ -33,7 +33,7 @@ def write_page(scores: Scores, path: str | Path) -> None:
         plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
         figures=[(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in figures.figures(scores)],
         top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
-        shares=scores.estimates_effect and scores.direction != "ablation" and scores.baseline.difference != 0,
+        shares=words.has_shares(scores),
         examples=list(zip(scores.pairs, scores.baseline.clean, scores.baseline.corrupted, strict=True))[
             :EXAMPLES_SHOWN
         ],

@@ -43,8 +43,7 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
     console.print(escape(words.meaning(scores)), style="dim")
     for warning in filter(None, (words.duplicates(scores.pairs),)):
         console.print(escape(warning), style="yellow")
-    # A share of clean - corrupted means something only where one is patched into the other.
-    shares = scores.estimates_effect and scores.direction != "ablation" and scores.baseline.difference != 0
+    shares = words.has_shares(scores)
     table = Table(box=None, pad_edge=False)
     for name in ("#", "component", "importance", "±", *(["of difference"] if shares else []), "verdict"):
         table.add_column(name, justify="left" if name in ("component", "verdict") else "right")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from assay.data.baseline import Baseline
+from assay.data.baseline import Baseline, standard_error
 from assay.data.pairs import PromptPairs
 from assay.model import Model
 from assay.scores import Scores
@@ -16,11 +16,24 @@ DIRECTIONS = {
 }
 
 
+KIND_WORDS = {
+    "mlps": "MLPs",
+    "attention": "attention layers",
+    "neurons-pre": "neurons",
+    "residual-pre": "residual stream",
+    "residual-mid": "residual stream",
+    "residual-post": "residual stream",
+    "q": "queries",
+    "k": "keys",
+    "v": "values",
+}
+
+
 def question(scores: Scores) -> str:
-    kinds = " and ".join(
-        "MLPs" if site == "mlps" else site for site in dict.fromkeys(c.site for c in scores.components)
-    )
-    return f"Which {kinds} of {scores.provenance['model']['name']} drive {scores.pairs.task}?"
+    kinds = list(dict.fromkeys(KIND_WORDS.get(c.site, c.site) for c in scores.components))
+    listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    verb = "drives" if kinds == ["residual stream"] else "drive"
+    return f"Which {listed} of {scores.provenance['model']['name']} {verb} {scores.pairs.task}?"
 
 
 def answer(scores: Scores) -> str:
@@ -36,10 +49,18 @@ def answer(scores: Scores) -> str:
     how = "every value was measured by intervention" if scores.exact else "estimates, none checked by intervention"
     if not scores.estimates_effect:
         how = "on chosen paths, not the whole effect of patching it"
+    best = int(size.argmax())
+    error = standard_error(scores.values[best])
+    doubt = "; that is within two standard errors of 0" if size[best] <= 2 * error else ""
     return (
         f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
-        f"the largest is {first} with {value:+.3g} {scores.unit} ({how})."
+        f"the largest is {first} with {value:+.3g} {scores.unit} ({how}{doubt})."
     )
+
+
+def has_shares(scores: Scores) -> bool:
+    """Whether clean - corrupted is what the importances are shares of: only where one is patched into the other."""
+    return scores.unit != "none" and scores.direction != "ablation" and scores.baseline.difference != 0
 
 
 def meaning(scores: Scores) -> str:
@@ -54,7 +75,8 @@ def meaning(scores: Scores) -> str:
     if scores.method == "direct-effect":
         return (
             "Direct effect: the change that the component's own contribution makes at the unembedding, everything "
-            f"between left alone. In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} prompt pairs."
+            "between left alone and the final norm's factor frozen at the base run. "
+            f"In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} prompt pairs."
         )
     return (
         f"{DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
@@ -69,7 +91,7 @@ def next_step(scores: Scores) -> str | None:
         return None
     return (
         "Next: --method activation-patching measures what these only estimate. First-order estimates can be far off, "
-        "even in sign, most of all for early MLPs; ± says nothing about that."
+        "even in sign, most of all in early layers; ± says nothing about that."
     )
 
 
@@ -92,6 +114,13 @@ def cost(scores: Scores) -> str:
 
 def caution(baseline: Baseline) -> str | None:
     """A warning if the model mostly fails at the task that its parts are scored for."""
+    spread = baseline.clean.std()
+    if baseline.clean_right.mean() < 0.5 and abs(baseline.difference) < 0.2 * spread:
+        return (
+            f"Caution: the difference between clean and corrupted prompts, {baseline.difference:.2g}, is small against "
+            f"the spread over prompts, {spread:.2g}, and the model rarely gives the right answer. There is hardly any "
+            "behaviour to attribute."
+        )
     if baseline.clean_right.mean() >= 0.5:
         return None
     return (

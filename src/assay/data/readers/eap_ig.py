@@ -59,7 +59,7 @@ def ioi_pairs(entries: Sequence[Entry], columns: Columns) -> tuple[PromptPair, .
 
 def _names(prompt: str, where: str) -> tuple[str, str]:
     """Indirect object and subject: capitalised words, of which one opens a sentence only if it is a name as well."""
-    words = [match for match in WORD.finditer(prompt) if match.group()[0].isupper()]
+    words = [match for match in WORD.finditer(prompt) if match.group()[0].isupper() and match.group() != "I"]
     counts = Counter(match.group() for match in words)
     twice = [word for word, count in counts.items() if count == 2]
     once = [match for match in words if counts[match.group()] == 1]

@@ -76,6 +76,12 @@ def require_columns(columns: Columns | None) -> dict[str, str]:
     for name in columns or {}:
         if name not in KNOWN:
             raise OptionError(f"--columns maps {', '.join(KNOWN)}; there is no {name!r}.")
+    mapped = [(columns or {}).get(name, name) for name in KNOWN]
+    twice = [column for column in mapped if mapped.count(column) > 1]
+    if twice:
+        raise OptionError(
+            f"--columns gives the column {twice[0]!r} two meanings. Map the other one to a column as well."
+        )
     return dict(columns or {})
 
 
