@@ -7,6 +7,7 @@ base value; what is after the receivers is computed anew (Goldowsky-Dill et al.,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from torch import Tensor
@@ -48,17 +49,7 @@ def _without_receivers(_: Response, __: Setting) -> Tensor:
     raise OptionError("path-patching needs receivers: --receivers logits, or a phrase such as q[9:12],mlps[10].")
 
 
-METHOD = Method(
-    name=NAME,
-    description=DESCRIPTION,
-    source_note=NOTE,
-    compute=_without_receivers,
-    exact=True,
-    estimates_effect=False,
-    kinds=SENDERS,
-    takes_model_apart=True,
-    parameters={"receivers": ""},
-)
+METHOD = replace(method_to(""), compute=_without_receivers)
 
 
 def path_patching(
