@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,12 @@ def words(ids: list[int]) -> str:
 
 def ids_of(text: str) -> list[int]:
     return [int(word[1:]) for word in text.split()]
+
+
+@pytest.fixture(autouse=True)
+def warnings_of_assay_are_errors() -> None:
+    """In pytest's own option a module is matched whole, so ``assay`` would leave out every module inside it."""
+    warnings.filterwarnings("error", module=r"assay(\.|$)")
 
 
 @pytest.fixture(scope="session")
