@@ -7,6 +7,7 @@ import torch
 from assay.data.metrics import METRICS, Targets
 from assay.engine.batches import Batch
 from assay.engine.response import Response
+from assay.engine.savings import NO_SAVING
 from assay.model import Model
 from assay.model.checks import LIMITS, Check, check_model, check_padding, probe_ids
 from assay.sites import heads, mlps
@@ -26,8 +27,8 @@ def _self_patch(model: Model) -> Check:
     last = torch.full((rows, 1), positions - 1, device=ids.device)
     tokens = torch.zeros_like(last)
     targets = Targets(last, tokens, tokens + 1, torch.ones(rows, device=ids.device, dtype=torch.long))
-    batch = Batch(ids, ids, 0, targets, torch.arange(rows))
-    response = Response(model, batch, METRICS["logit-diff"], heads(model) + mlps(model), skip=False)
+    batch = Batch(ids, ids, torch.zeros_like(last[:, 0]), targets, torch.arange(rows))
+    response = Response(model, batch, METRICS["logit-diff"], heads(model) + mlps(model), savings=NO_SAVING)
     change = (response.value(1) - response.base_values).abs().max()
     largest = model.logits(response.base.residuals[-1][:, -1]).abs().max()
     return Check(

@@ -26,3 +26,7 @@ class StoreError(AssayError):
 
 class InterventionError(AssayError):
     """An intervention that did not fire, or a replay that does not reproduce the model."""
+
+
+class MemoryExhausted(AssayError):  # noqa: N818
+    """Not even the smallest piece of work fits into memory."""

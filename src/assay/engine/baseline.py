@@ -21,7 +21,7 @@ from assay.model.recording import record
 
 @dataclass(frozen=True)
 class PlainLogits:
-    """What Hugging Face gives for the base rows of one batch: what recordings and replays must agree with."""
+    """What Hugging Face gives for the rows of one batch: what recordings and replays must agree with."""
 
     pair: Tensor
     """(R, P, 2) logits of the answer's and the wrong answer's token."""
@@ -32,12 +32,12 @@ class PlainLogits:
 @torch.no_grad()
 def measure_baseline(
     model: Model, batches: Sequence[Batch], direction: Direction, n_examples: int, metric: Metric, cost: CostMeter
-) -> tuple[Baseline, list[Batch], list[PlainLogits]]:
+) -> tuple[Baseline, list[Batch], list[tuple[PlainLogits, PlainLogits]]]:
     """Run every clean and corrupted prompt once, as Hugging Face would, with the user's attention and hooks.
 
     Returns:
         The baseline; the batches, with the clean run's distribution if the metric compares with it; and per batch
-        the plain logits of its base rows.
+        the plain logits of its base and of its source rows.
 
     Raises:
         DataError: a logit that the metric reads is not finite.
@@ -55,6 +55,7 @@ def measure_baseline(
         if metric.compares_with_clean:
             batch = replace(batch, targets=replace(batch.targets, clean=found["clean"][1].log_softmax(-1)))
         completed.append(batch)
+        logits_of = []
         for name, (ids, logits) in found.items():
             pair = logits.gather(-1, batch.targets.pair)
             read = pair if metric.reads == "tokens" else logits
@@ -63,11 +64,11 @@ def measure_baseline(
                     f"{model.name} gives logits that are not finite on the {name} prompts; the first value that is not "
                     f"finite is in {_first_not_finite(model, ids)}. Check its weights and dtype."
                 )
-            if name == sides[0]:
-                plain.append(PlainLogits(pair, logits.double().square().mean().sqrt().item()))
+            logits_of.append(PlainLogits(pair, logits.double().square().mean().sqrt().item()))
             np.add.at(results[name], examples, metric.values(read, batch.targets).double().cpu().numpy())
             right = METRICS["exact-match"].row_values(logits, batch.targets).cpu().numpy()
             results[f"{name}_right"][examples[answer_rows]] = right[answer_rows]
+        plain.append((logits_of[0], logits_of[1]))
     return Baseline(**results), completed, plain
 
 

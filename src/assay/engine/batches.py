@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -23,16 +24,22 @@ DEFAULT_MEMORY = "2G"
 
 @dataclass(frozen=True)
 class Batch:
-    """R rows of T tokens that first differ from their source at position ``start``."""
+    """R rows of T tokens, each with the prompt that its source activations come from."""
 
     base: Tensor
     """(R, T) token ids of the run that is patched."""
     source: Tensor
     """(R, T) token ids of the run that activations come from."""
-    start: int
+    starts: Tensor
+    """(R,) the position at which each row first differs from its source."""
     targets: Targets
     examples: Tensor
     """(R,) which example each row belongs to."""
+
+    @cached_property
+    def start(self) -> int:
+        """The first position at which any row differs from its source."""
+        return int(self.starts.min())
 
     @property
     def rows(self) -> int:
@@ -57,7 +64,7 @@ class Batch:
         if position == "last":
             return numbers == last
         if position == "first-difference":
-            return (numbers == self.start).expand(self.rows, -1)
+            return numbers == self.starts.unsqueeze(1)
         assert isinstance(position, int), position
         wanted = torch.full_like(last, position) if position >= 0 else last + 1 + position
         if not ((wanted >= 0) & (wanted <= last)).all():
@@ -65,23 +72,27 @@ class Batch:
         return numbers == wanted
 
 
-def make_batches(model: Model, rows: Sequence[Row], direction: Direction, memory: int) -> list[Batch]:
+def make_batches(
+    model: Model, rows: Sequence[Row], direction: Direction, memory: int, *, by_start: bool = True
+) -> list[Batch]:
     """Group rows by length and first difference, and cut the groups to the memory budget in bytes.
 
-    Equal lengths need no padding, and a common start lets replay leave out the positions before it.
+    Args:
+        by_start: replay runs from the first difference of a batch on, so it is worth a group of its own where many
+            patches are to be run; with ``False`` the groups are fewer and larger, as a single pass likes them.
     """
     groups: defaultdict[tuple[int, int, int], list[Row]] = defaultdict(list)
     for row in rows:
-        groups[len(row.clean), row.first_difference, len(row.positions)].append(row)
+        groups[len(row.clean), row.first_difference if by_start else 0, len(row.positions)].append(row)
     batches = []
-    for (length, start, _), members in groups.items():
+    for (length, _, _), members in groups.items():
         most = max(1, memory // recording_bytes(model, length))
         for first in range(0, len(members), most):
-            batches.append(_batch(model, members[first : first + most], start, direction))
+            batches.append(_batch(model, members[first : first + most], direction))
     return batches
 
 
-def _batch(model: Model, rows: Sequence[Row], start: int, direction: Direction) -> Batch:
+def _batch(model: Model, rows: Sequence[Row], direction: Direction) -> Batch:
     def tensor(values: list[tuple[int, ...]] | list[int]) -> Tensor:
         return torch.tensor(values, device=model.device)
 
@@ -94,7 +105,8 @@ def _batch(model: Model, rows: Sequence[Row], start: int, direction: Direction) 
         wrong=tensor([row.wrong for row in rows]).unsqueeze(1).expand_as(tokens),
         sign=tensor([row.sign for row in rows]),
     )
-    return Batch(base, source, start, targets, tensor([row.example for row in rows]))
+    starts = tensor([row.first_difference for row in rows])
+    return Batch(base, source, starts, targets, tensor([row.example for row in rows]))
 
 
 def parse_memory(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
@@ -12,61 +12,85 @@ from assay.engine.batches import Batch
 from assay.engine.cost import CostMeter
 from assay.errors import InterventionError
 from assay.model import Model
-from assay.model.recording import Recording, as_units, record
+from assay.model.recording import Recording, as_units
+
+Place = tuple[str, int]
+"""Site and layer."""
 
 
-def site_gradients(
+def stream_gradients(
     model: Model,
     batch: Batch,
     metric: Metric,
-    wanted: Collection[tuple[str, int]],
-    keep: Collection[str],
+    recording: Recording,
+    start: int,
+    wanted: Collection[Place],
+    receive: Callable[[Place, Tensor], None],
     cost: CostMeter,
-) -> tuple[Recording, dict[tuple[str, int], Tensor], Tensor]:
-    """Base recording (detached), gradients (R, T, U, D) at the wanted (site, layer) pairs, metric values (R,).
+) -> Tensor:
+    """One backward pass through a recording; each site's gradient is handed over once and not kept.
+
+    Args:
+        recording: of the base run, with its graph, of t positions from ``start`` on.
+        wanted: the (site, layer) pairs whose gradients are wanted.
+        receive: gets a pair and its gradient (R, t, U, D), in the order of the backward pass.
+
+    Returns:
+        (R,) metric values.
 
     Raises:
-        InterventionError: the metric does not depend on a site (its gradient is None).
+        InterventionError: the metric does not depend on a site (no gradient reaches it).
     """
-    recording = record(model, batch.base, gradients=True, keep=keep)
-    cost.forward(batch.rows, batch.positions, model.n_layers)
-    places = sorted(wanted)
-    tensors, factors = zip(*(recording.graph_tensor(site, layer) for site, layer in places), strict=True)
+    waiting = set(wanted)
+
+    def handing_over(place: Place, factor: float) -> Callable[[Tensor], None]:
+        def hand_over(gradient: Tensor) -> None:
+            waiting.remove(place)
+            receive(place, as_units(place[0], gradient) * factor)
+
+        return hand_over
+
     with model.frozen(), torch.enable_grad():
-        values = read_metric(model, recording.residuals[-1], batch, metric)
-        for place, tensor in zip(places, tensors, strict=True):
-            _require_dependence(*place, found=tensor.requires_grad)
-        gradients = torch.autograd.grad(values.sum(), tensors, allow_unused=True)
-    cost.backward(batch.rows, batch.positions, model.n_layers)
-    found = {}
-    for (site, layer), gradient, factor in zip(places, gradients, factors, strict=True):
-        _require_dependence(site, layer, found=gradient is not None)
-        found[site, layer] = as_units(site, gradient) * factor
-    return recording.detach(), found, values.detach()
-
-
-def _require_dependence(site: str, layer: int, *, found: bool) -> None:
-    if not found:
+        values = read_metric(model, recording.residuals[-1], batch, metric, start=start)
+        for place in sorted(wanted):
+            tensor, factor = recording.graph_tensor(*place)
+            if tensor.requires_grad:
+                tensor.register_hook(handing_over(place, factor))  # type: ignore[no-untyped-call]
+        if values.requires_grad:
+            torch.autograd.grad(values.sum(), recording.embeddings[0], allow_unused=True)
+    cost.backward(batch.rows, batch.positions - start, model.n_layers)
+    if waiting:
+        site, layer = min(waiting)
         raise InterventionError(f"The metric does not depend on the {site} of layer {layer}: no gradient reaches it.")
+    return values.detach()
 
 
 def read_metric(
-    model: Model, residual: Tensor, batch: Batch, metric: Metric, rows: Tensor | None = None, start: int = 0
+    model: Model,
+    residual: Tensor,
+    batch: Batch,
+    metric: Metric,
+    rows: Tensor | None = None,
+    start: int = 0,
+    only_read: bool = True,
 ) -> Tensor:
     """Metric of each sequence from its final residual stream.
 
     Args:
         residual: (N, t, M), positions from ``start`` on.
         rows: (N,) the batch's row of each sequence; the rows in order if None.
+        only_read: compute no logits but those that the metric reads.
 
     Returns:
         (N,) row values.
     """
     targets = batch.targets if rows is None else batch.targets.rows(rows)
-    return metric.values(answer_logits(model, residual, targets, metric, start), targets)
+    return metric.values(answer_logits(model, residual, targets, metric, start, only_read), targets)
 
 
-def answer_logits(model: Model, residual: Tensor, targets: Targets, metric: Metric, start: int = 0) -> Tensor:
+def answer_logits(
+    model: Model, residual: Tensor, targets: Targets, metric: Metric, start: int = 0, only_read: bool = True
+) -> Tensor:
     """What the metric reads: (N, P, 2) logits of two tokens, or (N, P, V) of the whole vocabulary."""
     positions = (targets.positions - start).unsqueeze(-1)
     if model.has_foreign_hooks:
@@ -75,4 +99,6 @@ def answer_logits(model: Model, residual: Tensor, targets: Targets, metric: Metr
         logits = logits.gather(1, positions.expand(-1, -1, logits.shape[-1]))
         return logits.gather(-1, targets.pair) if metric.reads == "tokens" else logits
     read = residual.gather(1, positions.expand(-1, -1, residual.shape[-1]))
+    if metric.reads == "tokens" and not only_read:
+        return model.logits(read).gather(-1, targets.pair)
     return model.logits(read, targets.pair if metric.reads == "tokens" else None)

@@ -3,15 +3,17 @@
 A patched sequence is called a *lane*. It starts from the recorded residual stream of the first layer that
 its patch changes (nothing before is computed) and from the first patched position (keys and values of
 earlier positions come from the recording). Lanes of many components and rows run side by side: a lane
-joins the batch at its layer, so every layer is called once for all lanes that have begun.
+joins the batch at its layer, so every layer is called once for all lanes that have begun. In the last layer only
+the positions that are read afterwards are computed; of the others only keys and values.
 
 Axes: N lanes, t positions from ``start`` on, S all positions, M d_model, H heads, U units, D their width.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +52,8 @@ class Replay:
         start: first position that any patch changes; earlier ones are taken from the recording.
         masks: for a component at named positions, (R, S) which ones; None: all.
         cost: is charged with what really runs.
+        end_start: first position of the residual stream that is wanted after the last layer.
+        from_layer: begin at the layer that a patch changes; else every lane begins at the first.
     """
 
     def __init__(
@@ -60,6 +64,9 @@ class Replay:
         start: int,
         masks: Callable[[Component], Tensor | None],
         cost: CostMeter,
+        *,
+        end_start: int | None = None,
+        from_layer: bool = True,
     ) -> None:
         self.model = model
         self.recording = recording
@@ -67,9 +74,11 @@ class Replay:
         self.start = start
         self.masks = masks
         self.cost = cost
+        self.end_start = start if end_start is None else max(start, end_start)
+        self.from_layer = from_layer
 
     def run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
-        """Final residual stream (N, t, M) of the lanes, before the final norm.
+        """Final residual stream (N, S - end_start, M) of the lanes, before the final norm.
 
         Args:
             lanes: in ascending order of their entry layers.
@@ -81,24 +90,28 @@ class Replay:
         """
         entries = [lane.entry for lane in lanes]
         assert entries == sorted(entries), "lanes must be in the order of their layers"
+        begins = entries if self.from_layer else [0] * len(lanes)
         tap = _ReplayTap(self, lanes, strength)
         hidden: Tensor | None = None
+        last = self.model.n_layers - 1
         with tapped(self.model.hf, tap), self.model.frozen():
-            for index in range(entries[0], self.model.n_layers + 1):
-                fresh = tap.enter(index, entries.count(index))
-                if fresh is not None:
-                    hidden = fresh if hidden is None else torch.cat([hidden, fresh])
-                assert hidden is not None
-                if index < self.model.n_layers:
+            for index in range(begins[0], self.model.n_layers + 1):
+                hidden = tap.enter(index, begins.count(index), hidden)
+                if index < last:
                     hidden = tap.run_layer(hidden)
-                    self.cost.forward(*hidden.shape[:2])
+                elif index == last:
+                    hidden = tap.run_last_layer(hidden)
         tap.require_all_fired()
         assert hidden is not None
         return hidden
 
 
+class _HasKeysAndValues(Exception):  # noqa: N818
+    """Ends a layer early: its keys and values are all that was wanted."""
+
+
 class _ReplayTap:
-    """Prepends recorded keys and values, and sets the patched components of lanes that just joined."""
+    """Prepends recorded keys and values, and sets the patched components of the lanes at their layers."""
 
     def __init__(self, replay: Replay, lanes: list[Lane], strength: Tensor) -> None:
         self.replay, self.model, self.recording, self.start = replay, replay.model, replay.recording, replay.start
@@ -106,46 +119,72 @@ class _ReplayTap:
         self.rows = torch.tensor([lane.row for lane in lanes], device=replay.model.device)
         self.layer = -1
         self.begun = 0
+        self.at_layer: defaultdict[int, list[int]] = defaultdict(list)
+        for number, lane in enumerate(lanes):
+            if lane.component is not None:
+                self.at_layer[lane.entry].append(number)
         self.joining: dict[str, list[int]] = {}
         self.fired = [0] * len(lanes)
         self.tolerance = LIMITS[replay.model.dtype]
+        self.seeks_keys_and_values = False
+        self.keys_and_values: tuple[Tensor, Tensor] | None = None
+        """Of all positions, where the last layer runs at some of them only."""
 
     # Layers
 
-    def enter(self, layer: int, count: int) -> Tensor | None:
-        """Let ``count`` more lanes begin at ``layer``; their residual stream, patched where that is the site."""
+    def enter(self, layer: int, count: int, hidden: Tensor | None) -> Tensor:
+        """Let ``count`` more lanes begin at ``layer``; the residual stream, patched where that is the site."""
         first, self.begun = self.begun, self.begun + count
         self.layer = layer
+        if layer == self.model.n_layers:
+            self.start = self.replay.end_start
         self.joining = {}
-        for lane in range(first, self.begun):
+        for lane in self.at_layer[layer]:
             component = self.lanes[lane].component
-            if component is not None:
-                self.joining.setdefault(component.site, []).append(lane)
-        if not count:
-            return None
-        fresh = self.recording.residuals[layer][self.rows[first : self.begun], self.start :]
-        for site in ("residual-pre", "residual-post"):
+            assert component is not None
+            self.joining.setdefault(component.site, []).append(lane)
+        if count:
+            fresh = self.recording.residuals[layer][self.rows[first : self.begun], self.start :]
+            hidden = fresh if hidden is None else torch.cat([hidden, fresh])
+        assert hidden is not None
+        for site in ("residual-pre", "residual-post", "embeddings"):
             # A residual stream after one layer is the one before the next; no lane does both at once here.
             if lanes := self.joining.get(site):
-                local = [lane - first for lane in lanes]
-                fresh = fresh.clone()
-                fresh[local] = self._patched(site, lanes, fresh[local].unsqueeze(2)).squeeze(2)
-        if lanes := self.joining.get("embeddings"):
-            local = [lane - first for lane in lanes]
-            fresh = fresh.clone()
-            fresh[local] = self._from_embeddings(lanes)
-        return fresh
+                hidden = hidden.clone()
+                if site == "embeddings":
+                    hidden[lanes] = self._from_embeddings(lanes)
+                else:
+                    hidden[lanes] = self._patched(site, lanes, hidden[lanes].unsqueeze(2)).squeeze(2)
+        return hidden
+
+    def run_last_layer(self, hidden: Tensor) -> Tensor:
+        """The last layer at the positions that are read afterwards; keys and values come from all."""
+        positions = hidden.shape[1]
+        wanted = positions - (self.replay.end_start - self.start)
+        if wanted == positions:
+            return self.run_layer(hidden)
+        self.seeks_keys_and_values = True
+        with suppress(_HasKeysAndValues):
+            self._call(hidden)
+        assert self.keys_and_values is not None, "the last layer ran without attention"
+        self.seeks_keys_and_values = False
+        self.start = self.replay.end_start
+        return self.run_layer(hidden[:, -wanted:].contiguous())
 
     def run_layer(self, hidden: Tensor) -> Tensor:
-        layer = self.model.layers[self.layer]
-        args, kwargs = self.recording.arguments[self.layer].select(self.rows[: self.begun], self.start)
+        self.replay.cost.forward(*hidden.shape[:2])
         shape = hidden.shape[:2]
+        layer = self.model.layers[self.layer]
         with ExitStack() as hooks:
             for site in ("attention", "residual-mid", "neurons-pre", "neurons", "mlps"):
                 if lanes := self.joining.get(site):
                     place = "attention" if site == "residual-mid" else site
                     hooks.enter_context(site_hook(layer, place, shape, self._setter(site, lanes)))
-            output = layer.module(hidden, *args, **kwargs)
+            return self._call(hidden)
+
+    def _call(self, hidden: Tensor) -> Tensor:
+        args, kwargs = self.recording.arguments[self.layer].select(self.rows[: self.begun], self.start)
+        output = self.model.layers[self.layer].module(hidden, *args, **kwargs)
         result: Tensor = output[0] if isinstance(output, tuple) else output
         return result
 
@@ -155,14 +194,23 @@ class _ReplayTap:
         self, layer: int, q_NHtD: Tensor, k_NKtD: Tensor, v_NKtD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         self._require_layer(layer)
-        q, k, v = (self._set_units(site, x) for site, x in (("q", q_NHtD), ("k", k_NKtD), ("v", v_NKtD)))
+        if self.keys_and_values is not None:
+            return self._set_units("q", q_NHtD), *self.keys_and_values
+        k, v = self._whole(layer, self._set_units("k", k_NKtD), self._set_units("v", v_NKtD))
+        if self.seeks_keys_and_values:
+            self.keys_and_values = k, v
+            raise _HasKeysAndValues
+        return self._set_units("q", q_NHtD), k, v
+
+    def _whole(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all positions."""
         if self.start > 0:
             rows = self.rows[: self.begun]
             before = [
                 kept[layer][:, : self.start][rows].transpose(1, 2) for kept in (self.recording.k, self.recording.v)
             ]
             k, v = torch.cat([before[0], k], dim=2), torch.cat([before[1], v], dim=2)
-        return q, k, v
+        return k, v
 
     def head_outputs(self, layer: int, z_NtHD: Tensor) -> Tensor:
         self._require_layer(layer)
@@ -225,7 +273,7 @@ class _ReplayTap:
             self.fired[lane] += 1
         whole = torch.zeros_like(here[:, : self.start])  # positions before ``start`` are not looked at
         kept = self._at_positions(lanes, target[:, self.start :].unsqueeze(2), here[:, self.start :].unsqueeze(2))
-        return first_residual(self.model, torch.cat([whole, kept.squeeze(2)], dim=1))[:, self.start :]
+        return first_residual(self.model, embeddings=torch.cat([whole, kept.squeeze(2)], dim=1))[:, self.start :]
 
     def _at_positions(self, lanes: list[int], target: Tensor, before: Tensor) -> Tensor:
         masks = [self.replay.masks(component) if (component := self.lanes[lane].component) else None for lane in lanes]

@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from assay.data.metrics import Metric
 from assay.engine.baseline import PlainLogits
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
-from assay.engine.gradients import answer_logits, read_metric, site_gradients
+from assay.engine.gradients import Place, answer_logits, read_metric, stream_gradients
+from assay.engine.memory import Portions
 from assay.engine.replay import Activations, Lane, Replay
+from assay.engine.savings import EVERY_SAVING, Savings
 from assay.errors import InterventionError, OptionError
 from assay.model import Model
 from assay.model.checks import LIMITS, relative_difference
 from assay.model.recording import Recording, record
+from assay.model.suffix import joined, record_suffix
 from assay.sites import KINDS, Component
 
 Source = Callable[[Batch, Recording, str, int], Tensor]
@@ -35,8 +39,7 @@ class Response:
     Args:
         components: what to patch, one at a time.
         source: where patched values come from; the batch's source prompts if None.
-        skip: leave out what is known to change nothing: positions before the first difference, and
-            components whose source equals their base. Off, everything is run (to test that nothing is lost).
+        savings: what is left out because it changes nothing.
         memory: bytes that patched sequences may take at once.
         advance: called with the number of (component, row) pairs done.
     """
@@ -49,7 +52,7 @@ class Response:
         components: Sequence[Component],
         *,
         source: Source | None = None,
-        skip: bool = True,
+        savings: Savings = EVERY_SAVING,
         memory: int = 2 << 30,
         cost: CostMeter | None = None,
         advance: Callable[[int], object] = lambda _: None,
@@ -58,7 +61,7 @@ class Response:
         self.batch = batch
         self.metric = metric
         self.components = list(components)
-        self.skip = skip
+        self.savings = savings
         self.memory = memory
         self.cost = cost or CostMeter()
         self.advance = advance
@@ -66,9 +69,15 @@ class Response:
         self._keep = {c.site for c in components if KINDS[c.site].of_mlp}
         # Causal attention gives both prompts the same activations up to their first difference. A hook of the
         # user's may not, or treat positions by their number; so do some layers. Then all positions are run.
-        self._equal_until = 0 if source is not None or model.has_foreign_hooks else batch.start
-        self.start = self._equal_until if skip and not model.family.counts_positions else 0
+        self._equal_beginnings = source is None and not model.has_foreign_hooks
+        self._equal_until = batch.start if self._equal_beginnings else 0
+        by_number = model.family.counts_positions or model.has_foreign_hooks
+        self.start = self._equal_until if savings.positions and not by_number else 0
+        reads_from = int(batch.targets.positions.min())
+        self.end_start = reads_from if savings.last_layer and not by_number else self.start
+        """Where the residual stream after the last layer is wanted from."""
         self._base: Recording | None = None
+        self._portions: Portions | None = None
 
     # The two runs
 
@@ -83,13 +92,24 @@ class Response:
         """A site's source value (R, T, U, D) by kind and layer."""
         if self._make_source is not None:
             return partial(self._make_source, self.batch, self.base)
+        return self._source_recording.site
+
+    @cached_property
+    def _source_recording(self) -> Recording:
+        if 0 < self.start < self.batch.positions:
+            return joined(self.base, self._record_suffix(self.batch.source), self.start)
         recording = self._record(self.batch.source)
         self._require_equal_beginnings(recording)
-        return recording.site
+        return recording
 
-    def _record(self, ids: Tensor) -> Recording:
-        recording = record(self.model, ids, keep=self._keep)
+    def _record(self, ids: Tensor, *, gradients: bool = False) -> Recording:
+        recording = record(self.model, ids, gradients=gradients, keep=self._keep)
         self.cost.forward(self.batch.rows, self.batch.positions, self.model.n_layers)
+        return recording
+
+    def _record_suffix(self, ids: Tensor, *, gradients: bool = False) -> Recording:
+        recording = record_suffix(self.model, ids, self.base, self.start, gradients=gradients, keep=self._keep)
+        self.cost.forward(self.batch.rows, self.batch.positions - self.start, self.model.n_layers)
         return recording
 
     @cached_property
@@ -104,16 +124,24 @@ class Response:
 
     def deltas(self) -> Iterator[tuple[str, int, Tensor, list[int]]]:
         """Kind, layer, delta (R, T, U, D) and component numbers, site by site."""
-        groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for (site, layer), numbers in self._numbers().items():
+            yield site, layer, self.delta(site, layer), numbers
+
+    def _numbers(self) -> dict[Place, list[int]]:
+        """The numbers of the components of each site and layer."""
+        groups: defaultdict[Place, list[int]] = defaultdict(list)
         for i, component in enumerate(self.components):
             groups[component.site, component.layer].append(i)
-        for (site, layer), numbers in groups.items():
-            delta = self.source(site, layer) - self.base.site(site, layer)
-            if self._make_source is None:
-                # Exactly, not up to rounding: causal attention cannot tell the prompts apart here.
-                delta = delta.clone()
-                delta[:, : self._equal_until] = 0
-            yield site, layer, delta, numbers
+        return groups
+
+    def delta(self, site: str, layer: int) -> Tensor:
+        """Source - base, (R, T, U, D)."""
+        delta = self.source(site, layer) - self.base.site(site, layer)
+        if self._equal_beginnings:
+            # Exactly, not up to rounding: causal attention cannot tell the prompts apart here.
+            before = torch.arange(delta.shape[1], device=delta.device) < self.batch.starts.unsqueeze(1)
+            delta.masked_fill_(before[:, :, None, None], 0)
+        return delta
 
     def _reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
         """(R, T, U) summed over each component's positions: (C', R)."""
@@ -143,8 +171,11 @@ class Response:
         with torch.no_grad():
             strengths = self._strengths(a)
             values = self.base_values.expand(len(self.components), -1).clone()
-            for lanes, index in self._chunks():
+
+            def of_lanes(lanes: list[Lane], index: tuple[Tensor, Tensor]) -> None:
                 values[index] = self._run(lanes, strengths[index])
+
+            self._over_lanes(of_lanes)
             return values
 
     def slope(self, a: float) -> Tensor:
@@ -158,25 +189,41 @@ class Response:
             return self._slope_at_base()
         strengths = self._strengths(a)
         slopes = torch.zeros_like(strengths)
-        for lanes, index in self._chunks():
+
+        def of_lanes(lanes: list[Lane], index: tuple[Tensor, Tensor]) -> None:
             strength = strengths[index].requires_grad_(True)
             with torch.enable_grad():
                 total = self._run(lanes, strength).sum()
-            (gradient,) = torch.autograd.grad(total, strength)
+            (slopes[index],) = torch.autograd.grad(total, strength)
             for layer in range(lanes[0].entry, self.model.n_layers):
                 begun = sum(lane.entry <= layer for lane in lanes)
                 self.cost.backward(begun, self.batch.positions - self.start)
-            slopes[index] = gradient
+
+        self._over_lanes(of_lanes)
         return slopes
 
     def _slope_at_base(self) -> Tensor:
-        wanted = {(component.site, component.layer) for component in self.components}
-        found = site_gradients(self.model, self.batch, self.metric, wanted, self._keep, self.cost)
-        self._base, gradients, self.__dict__["base_values"] = found
+        """The gradients of each site meet their deltas as they arrive; nothing of them is kept."""
+        start = self.start
+        if start == self.batch.positions:
+            start = 0
+        if start > 0 and (self._base is not None or 4 * start > self.batch.positions):
+            recording = self._record_suffix(self.batch.base, gradients=True)
+        else:
+            start = 0
+            recording = self._record(self.batch.base, gradients=True)
+            self._base = recording.detached()
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
-        for site, layer, delta, numbers in self.deltas():
-            products = (gradients[site, layer].double() * delta.double()).sum(3)
-            slopes[numbers] = self._reduce(products, numbers)
+        numbers = self._numbers()
+
+        def meet(place: Place, gradient: Tensor) -> None:
+            delta = self.delta(*place)[:, start:]
+            products = (gradient.double() * delta.double()).sum(3)
+            slopes[numbers[place]] = self._reduce(F.pad(products, (0, 0, start, 0)), numbers[place])
+
+        self.source(*next(iter(numbers)))  # may run the model, which must not happen within a backward pass
+        values = stream_gradients(self.model, self.batch, self.metric, recording, start, numbers, meet, self.cost)
+        self.__dict__.setdefault("base_values", values)
         self.advance(slopes.numel())
         return slopes
 
@@ -186,32 +233,46 @@ class Response:
 
     # Lanes
 
-    def _chunks(self) -> Iterator[tuple[list[Lane], tuple[Tensor, Tensor]]]:
-        """Lanes that fit in memory together, layer by layer, with their (component, row) indices."""
+    def _over_lanes(self, job: Callable[[list[Lane], tuple[Tensor, Tensor]], None]) -> None:
+        """Call ``job`` with lanes that fit in memory together, layer by layer, and their (component, row) indices."""
         self._require_faithful_replay()
-        moves = self._moves if self.skip else torch.ones_like(self._moves)
+        moves = self._moves if self.savings.zeros else torch.ones_like(self._moves)
         self.advance(int((~moves).sum()))
         order = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
         pairs = [(i, row) for i in order for row in moves[i].nonzero().flatten().tolist()]
-        size = self.lanes_at_once()
-        for first in range(0, len(pairs), size):
-            part = pairs[first : first + size]
-            places, rows = torch.tensor(part, device=self.model.device).unbind(1)
-            yield [Lane(row, self.components[i]) for i, row in part], (places, rows)
+
+        def run(part: slice) -> None:
+            places, rows = torch.tensor(pairs[part], device=self.model.device).unbind(1)
+            job([Lane(row, self.components[i]) for i, row in pairs[part]], (places, rows))
+            self.cost.interventions += len(places)
+            self.advance(len(places))
+
+        self._portions = self._portions or Portions(self.lanes_at_once())
+        self._portions.run(len(pairs), run)
 
     def _run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
-        residual = self._replay().run(lanes, strength)
+        replay = self._replay()
+        residual = replay.run(lanes, strength)
         rows = torch.tensor([lane.row for lane in lanes], device=self.model.device)
-        self.cost.interventions += len(lanes)
-        self.advance(len(lanes))
-        return read_metric(self.model, residual, self.batch, self.metric, rows, self.start)
+        return read_metric(
+            self.model, residual, self.batch, self.metric, rows, replay.end_start, self.savings.unembedding
+        )
 
     def read(self, residual: Tensor, rows: Tensor) -> Tensor:
         """(N,) metric of sequences of these rows from their final residual stream (N, T, M)."""
         return read_metric(self.model, residual, self.batch, self.metric, rows)
 
     def _replay(self) -> Replay:
-        return Replay(self.model, self.base, self.source, self.start, self.mask, self.cost)
+        return Replay(
+            self.model,
+            self.base,
+            self.source,
+            self.start,
+            self.mask,
+            self.cost,
+            end_start=self.end_start,
+            from_layer=self.savings.layers,
+        )
 
     def lanes_at_once(self) -> int:
         """How many patched sequences fit into the memory budget."""
@@ -228,24 +289,26 @@ class Response:
     # Proofs
 
     @torch.no_grad()
-    def require_same_as(self, plain: PlainLogits) -> None:
-        """The base run must give the logits that Hugging Face gives, read the way the metric reads them.
+    def require_same_as(self, base: PlainLogits, source: PlainLogits) -> None:
+        """The two runs must give the logits that Hugging Face gives, read the way the metric reads them.
 
         Raises:
-            InterventionError: it does not.
+            InterventionError: they do not.
         """
-        if self._base is None:
-            return
-        logits = answer_logits(self.model, self._base.residuals[-1], self.batch.targets, self.metric)
-        pair = logits if self.metric.reads == "tokens" else logits.gather(-1, self.batch.targets.pair)
-        off = ((pair - plain.pair).double().square().mean().sqrt() / plain.scale).item()
-        limit = LIMITS[self.model.dtype]
-        if not off <= limit:
-            raise InterventionError(
-                f"{self.model.name} as assay runs it does not give the logits of a plain forward pass: relative "
-                f"deviation {off:.3g}, limit {limit:.0e}. Something changed it since it was loaded: a hook, another "
-                "attention implementation, a replaced forward method."
-            )
+        runs = [(self._base, base), (self.__dict__.get("_source_recording"), source)]
+        for recording, plain in runs:
+            if recording is None:
+                continue
+            logits = answer_logits(self.model, recording.residuals[-1], self.batch.targets, self.metric)
+            pair = logits if self.metric.reads == "tokens" else logits.gather(-1, self.batch.targets.pair)
+            off = ((pair - plain.pair).double().square().mean().sqrt() / plain.scale).item()
+            limit = LIMITS[self.model.dtype]
+            if not off <= limit:
+                raise InterventionError(
+                    f"{self.model.name} as assay runs it does not give the logits of a plain forward pass: relative "
+                    f"deviation {off:.3g}, limit {limit:.0e}. Something changed it since it was loaded (a hook, "
+                    "another attention implementation, a replaced forward method), or it does not attend causally."
+                )
 
     def _require_equal_beginnings(self, source: Recording) -> None:
         """Before their first difference the two prompts must have the same residual stream."""
@@ -268,8 +331,9 @@ class Response:
         rows = list(range(self.batch.rows))
         if self.model.has_foreign_hooks:
             rows += rows  # a hook may treat batch entries by their number
-        ends = self._replay().run([Lane(row, None) for row in rows], torch.zeros(len(rows), device=self.model.device))
-        off = relative_difference(self.base.residuals[-1][rows, self.start :], ends)
+        replay = self._replay()
+        ends = replay.run([Lane(row, None) for row in rows], torch.zeros(len(rows), device=self.model.device))
+        off = relative_difference(self.base.residuals[-1][rows, replay.end_start :], ends)
         limit = LIMITS[self.model.dtype]
         if not off <= limit:
             raise InterventionError(

@@ -23,6 +23,7 @@ from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
 from assay.engine.cost import CostMeter
 from assay.engine.response import Response, Source
+from assay.engine.savings import EVERY_SAVING, NO_SAVING
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, InterventionError, ModelError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
@@ -70,6 +71,8 @@ class Method:
     """The values are in the metric's unit."""
     signed: bool = True
     uses_gradients: bool = False
+    one_pass: bool = False
+    """All components are served by the same passes, so their number does not matter."""
     uses_reference: bool = False
     """Takes activations from reference prompts."""
     uses_means: bool = False
@@ -192,7 +195,7 @@ def measure(
         setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost, align)
         with cost.stage("source"):
             source = method.source(setting) if method.source is not None else None
-        batches = make_batches(model, rows, direction, budget)
+        batches = make_batches(model, rows, direction, budget, by_start=not method.one_pass)
         with cost.stage("baseline"):
             baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
         on_baseline(baseline, chosen, why)
@@ -213,13 +216,13 @@ def measure(
                     chosen,
                     components,
                     source=source,
-                    skip=skip,
+                    savings=EVERY_SAVING if skip else NO_SAVING,
                     memory=budget,
                     cost=cost,
                     advance=bar.update,
                 )
                 found = method.compute(response, setting).double().cpu().numpy()
-                response.require_same_as(expected)
+                response.require_same_as(*expected)
                 np.add.at(values.T, batch.examples.cpu().numpy(), found.T)
     for component, of_examples in zip(components, values, strict=True):
         if not np.isfinite(of_examples).all():

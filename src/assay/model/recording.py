@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -117,12 +117,13 @@ class Recording:
             value, _ = self.graph_tensor(site, layer)
         return as_units(site, value)
 
-    def detach(self) -> Recording:
-        """Cut the recording off its graph, in place."""
+    def detached(self) -> Recording:
+        """The same values without their graph."""
+        cut = replace(self)
         for name, tensors in vars(self).items():
             if isinstance(tensors, list) and name != "arguments":
-                tensors[:] = [tensor.detach() for tensor in tensors]
-        return self
+                setattr(cut, name, [tensor.detach() for tensor in tensors])
+        return cut
 
 
 def as_units(site: str, value: Tensor) -> Tensor:
@@ -132,9 +133,12 @@ def as_units(site: str, value: Tensor) -> Tensor:
     return value.unsqueeze(3) if site.startswith("neurons") else value.unsqueeze(2)
 
 
-class _RecordingTap:
+class RecordingTap:
+    """Keeps queries, keys, values and head outputs."""
+
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        self.shape = recording.ids.shape
 
     def attention_inputs(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Axes are turned before and after, so that the graph runs through what is recorded.
@@ -188,6 +192,24 @@ def record(
     def before_final_norm(_: nn.Module, args: tuple[Any, ...]) -> None:
         recording.residuals.append(args[0])
 
+    with watched(model, recording, RecordingTap(recording), keep, gradients=gradients), ExitStack() as hooks:
+        hooks.enter_context(removed(model.embedding.register_forward_hook(embedded)))
+        for layer in model.layers:
+            # In front of the user's own hooks, which run again when the layer is replayed.
+            before = layer.module.register_forward_pre_hook(before_layer, with_kwargs=True, prepend=True)
+            hooks.enter_context(removed(before))
+        hooks.enter_context(removed(model.final_norm.register_forward_pre_hook(before_final_norm, prepend=True)))
+        model.hf(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
+    require_complete(model, recording)
+    return recording
+
+
+@contextmanager
+def watched(
+    model: Model, recording: Recording, tap: RecordingTap, keep: Collection[str], *, gradients: bool
+) -> Iterator[None]:
+    """What passes inside the layers is kept in ``recording``, whose positions ``tap.shape`` counts."""
+
     def keeping(kept: list[Tensor]) -> Callable[[Tensor], Tensor]:
         def keep_value(value: Tensor) -> Tensor:
             kept.append(value)
@@ -195,45 +217,34 @@ def record(
 
         return keep_value
 
-    with (
-        tapped(model.hf, _RecordingTap(recording)),
-        model.frozen(),
-        torch.set_grad_enabled(gradients),
-        ExitStack() as hooks,
-    ):
-        hooks.enter_context(removed(model.embedding.register_forward_hook(embedded)))
+    sites = [("attention", recording.attentions), ("mlps", recording.mlps)]
+    neurons = {"neurons": recording.neurons, "neurons-pre": recording.neurons_pre}
+    sites += [(site, kept) for site, kept in neurons.items() if site in keep]
+    with tapped(model.hf, tap), model.frozen(), torch.set_grad_enabled(gradients), ExitStack() as hooks:
         for layer in model.layers:
-            # In front of the user's own hooks, which run again when the layer is replayed.
-            before = layer.module.register_forward_pre_hook(before_layer, with_kwargs=True, prepend=True)
-            hooks.enter_context(removed(before))
-            for site, kept in (("attention", recording.attentions), ("mlps", recording.mlps)):
-                hooks.enter_context(site_hook(layer, site, shape, keeping(kept)))
-            if "neurons" in keep:
-                hooks.enter_context(site_hook(layer, "neurons", shape, keeping(recording.neurons)))
-            if "neurons-pre" in keep:
-                hooks.enter_context(site_hook(layer, "neurons-pre", shape, keeping(recording.neurons_pre)))
-        hooks.enter_context(removed(model.final_norm.register_forward_pre_hook(before_final_norm, prepend=True)))
-        model.hf(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
-    _require_complete(model, recording)
-    return recording
+            for site, kept in sites:
+                hooks.enter_context(site_hook(layer, site, tap.shape, keeping(kept)))
+        yield
 
 
 class _ReachedFirstLayer(Exception):  # noqa: N818
     pass
 
 
-def first_residual(model: Model, embeddings: Tensor) -> Tensor:
-    """The residual stream before the first layer, (B, T, M), for given token embeddings (B, T, E)."""
+def first_residual(model: Model, *, ids: Tensor | None = None, embeddings: Tensor | None = None) -> Tensor:
+    """The residual stream before the first layer, (B, T, M), of token ids (B, T) or their embeddings (B, T, E)."""
     reached: list[Tensor] = []
 
     def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         reached.append(args[0] if args else kwargs["hidden_states"])
         raise _ReachedFirstLayer
 
-    mask = torch.ones(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
+    given = ids if embeddings is None else embeddings
+    assert given is not None
+    mask = torch.ones(given.shape[:2], dtype=torch.long, device=given.device)
     with removed(model.layers[0].module.register_forward_pre_hook(stop, with_kwargs=True, prepend=True)):
         try:
-            model.hf(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
+            model.hf(input_ids=ids, inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
         except _ReachedFirstLayer:
             return reached[0]
     raise ModelError(f"{model.name} finished a forward pass without calling its first layer.")
@@ -292,7 +303,12 @@ def removed(handle: torch.utils.hooks.RemovableHandle) -> Iterator[None]:
         handle.remove()
 
 
-def _require_complete(model: Model, recording: Recording) -> None:
+def require_complete(model: Model, recording: Recording) -> None:
+    """Every layer, attention function and MLP ran exactly once.
+
+    Raises:
+        ModelError: not so.
+    """
     counts = {
         "decoder layers": len(recording.residuals) - 1,
         "attention functions": len(recording.heads),
