@@ -54,6 +54,7 @@ METHOD = Method(
     compute=direct,
     estimates_effect=False,
     uses_gradients=True,
+    through_layers=False,
     kinds=("heads", "attention", "mlps"),
     takes_model_apart=True,
     at_positions=False,  # only the answer's positions are read in any case

@@ -104,6 +104,14 @@ def duplicates(pairs: PromptPairs) -> str | None:
     return f"Caution: {repeated} of {len(pairs)} pairs repeat others, so the standard errors are too small."
 
 
+def quantised(scores: Scores) -> str | None:
+    """A warning if weights are quantised: the numbers are about the model as it is then."""
+    how = scores.provenance["model"].get("quantisation")
+    if how is None:
+        return None
+    return f"Weights are quantised ({how}): effects are those of the quantised model, not of the original."
+
+
 def shown(answer: Answer | None) -> str:
     """An answer as it is; of a set, each member in quotes, the middle ones of many left out."""
     if answer is None or isinstance(answer, str):
