@@ -11,8 +11,9 @@ import argparse
 from pathlib import Path
 
 import assay
-from assay.data.pairs import PromptPair
+from assay.data.pairs import Answer, PromptPair
 from assay.data.tasks import TASKS, make_pairs
+from assay.report.words import shown
 
 NOT_LANGUAGE = ("sort", "reverse")
 VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
@@ -21,17 +22,18 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
 }
 HEADER = """# Tasks
 
-Each task makes pairs for the model's own tokenizer: equal token lengths, single-token answers.
+Each task makes pairs for the model's own tokenizer: equal token lengths, single-token answers or sets of such.
 `assay score MODEL --task NAME`, or `assay.tasks.NAME(model, n=16, seed=0)` with `_` for `-`.
 """
 EXPLANATION = """
-Written by `benchmarks/task_baselines.py` with n = {n} and seed {seed}. *Clean* and *corrupted* are the mean logit
-difference, answer minus wrong answer; *difference* is clean minus corrupted, ± its standard error over prompts.
-*Preferred*: share of clean prompts whose answer has the higher logit of the two. *Greedy*: share of clean prompts
-after which the answer is the likeliest of all tokens; where many continuations are right (years, sentences), it
-may be low for a model that does the task. *Runs*: whether a run would go on, which needs a difference of more than
-two standard errors. That alone does not mean that the model can do the task: where *preferred* is near one half, it
-cannot.
+Written by `benchmarks/task_baselines.py` with n = {n} and seed {seed}. *Clean* and *corrupted* are the means of the
+task's metric: of the logit difference, answer minus wrong answer, and for greater-than of the difference of summed
+probabilities, which lies between -1 and 1. *Difference* is clean minus corrupted, ± its standard error over prompts.
+*Preferred*: share of clean prompts whose answer (or all its members together) is likelier than the wrong answer.
+*Greedy*: share of clean prompts after which the answer (or one of its members) is the likeliest of all tokens; where
+other continuations are right too (sentences), it may be low for a model that does the task. *Runs*: whether a run
+would go on, which needs a difference of more than two standard errors. That alone does not mean that the model can do
+the task: where *preferred* is near one half, it cannot.
 """
 
 
@@ -39,11 +41,15 @@ def label(task: str, options: dict[str, str]) -> str:
     return " ".join([task, *(f"({value})" for value in options.values())])
 
 
+def listed(answer: Answer | None) -> str:
+    return repr(answer) if isinstance(answer, str) else shown(answer)
+
+
 def example(pair: PromptPair) -> str:
     lines = (
         f"clean:     {pair.clean!r}",
         f"corrupted: {pair.corrupted!r}",
-        f"answer:    {pair.answer!r}, wrong answer: {pair.wrong_answer!r}",
+        f"answer:    {listed(pair.answer)}, wrong answer: {listed(pair.wrong_answer)}",
     )
     return "```text\n" + "\n".join(lines) + "\n```\n"
 

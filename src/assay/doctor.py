@@ -25,7 +25,7 @@ def _self_patch(model: Model) -> Check:
     ids = probe_ids(model)
     rows, positions = ids.shape
     last = torch.full((rows, 1), positions - 1, device=ids.device)
-    tokens = torch.zeros_like(last)
+    tokens = torch.zeros_like(last).unsqueeze(-1)
     targets = Targets(last, tokens, tokens + 1, torch.ones(rows, device=ids.device, dtype=torch.long))
     batch = Batch(ids, ids, torch.zeros_like(last[:, 0]), targets, torch.arange(rows))
     response = Response(model, batch, METRICS["logit-diff"], heads(model) + mlps(model), savings=NO_SAVING)

@@ -58,11 +58,30 @@ def test_default_metric_fits_the_answers(model: assay.Model) -> None:
     assert default_metric(model, pairs("w1", "w2", " w3", " w4"))[0].name == "logit-diff"
     assert default_metric(model, pairs("w1", "w2", " w3 w3", " w4"))[0].name == "log-prob-diff"
     assert default_metric(model, pairs("w1", "w2", " w3", None))[0].name == "log-prob"
+    assert default_metric(model, pairs("w1", "w2", [" w3", " w5"], " w4"))[0].name == "log-prob-diff"
+    assert default_metric(model, pairs("w1", "w2", [" w3", " w5"], None))[0].name == "log-prob"
+
+
+def test_a_set_is_one_row_whatever_its_order(model: assay.Model) -> None:
+    (row,) = encode(model, pairs("w1 w2", "w3 w2", [" w9", " w5", " w7"], [" w8", " w6"]), METRICS["prob-diff"])
+    assert (row.tokens, row.further, row.wrong, row.further_wrong) == ((5,), (7, 9), 6, (8,))
+    assert [row] == encode(model, pairs("w1 w2", "w3 w2", [" w5", " w7", " w9"], [" w6", " w8"]), METRICS["prob-diff"])
+    (alone,) = encode(model, pairs("w1 w2", "w3 w2", [" w9", " w5"], [" w9", " w5"]), METRICS["log-prob"])
+    assert (alone.tokens, alone.further, alone.wrong) == ((5,), (9,), -1)
+    rows = encode(model, pairs("w1 w2", "w3 w2", [" w9", " w5"], " w9 w5"), METRICS["log-prob-diff"])
+    assert [(row.tokens, row.further, row.sign) for row in rows] == [((5,), (9,), 1), ((9, 5), (), -1)]
 
 
 @pytest.mark.parametrize(
     ("fields", "metric", "complaint"),
     [
+        (("w1", "w2", [" w5", " w6"], " w7"), "logit-diff", r"'0': answer is a set of 2 .*log-prob-diff or prob-diff"),
+        (("w1", "w2", " w5", [" w6", " w7", " w8"]), "logit-diff", r"'0': wrong_answer is a set of 3 strings"),
+        (("w1", "w2", [" w5", " w6 w7"], " w8"), "prob-diff", r"'0': ' w6 w7', one of 2 strings in answer, is 2 tok"),
+        (("w1", "w2", " w8", [" w5", " w5"]), "prob-diff", r"'0': ' w5' is in wrong_answer more than once"),
+        (("w1", "w2", [" w5", " w6"], [" w7", " w6"]), "prob-diff", r"'0': \[w6\] belongs to both"),
+        (("w1", "w2", [" w5", " w6"], " w6"), "prob-diff", r"\[w6\] belongs to both"),
+        (("w1", "w2", [" w5", " what"], " w6"), "prob-diff", r"answer ' what' .* does not know"),
         (("w1 w2", "w1 w2 w3", " w5", " w6"), "logit-diff", r"2 and 3 tokens(.|\n)*\[w1\] \[w2\]\n.*\[w2\] \[w3\]"),
         (("w1", "w2", " w5 w6", " w7"), "logit-diff", r"' w5 w6' is 2 tokens"),
         (("w1", "w2", " w5", " w5"), "logit-diff", r"the same tokens"),

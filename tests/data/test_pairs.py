@@ -37,7 +37,9 @@ def test_reads_all_columns_and_numbers_the_rest(tmp_path: Path) -> None:
         ([json.dumps({**LINE, "clean": 3})], r"line 1: 'clean' must be"),
         ([json.dumps({"clean": "a", "corrupted": "b"})], r"line 1: column 'answer' is missing"),
         ([json.dumps({**LINE, "wrong_anwser": "x"})], r"line 1: column 'wrong_anwser' .* did you mean 'wrong_answer'"),
-        ([json.dumps({**LINE, "answer": [" a", " b"]})], r"line 1: .* lists 2 strings"),
+        ([json.dumps({**LINE, "answer": []})], r"line 1: 'answer' is an empty list"),
+        ([json.dumps({**LINE, "wrong_answer": [" a", None]})], r"line 1: 'wrong_answer' must be .* not empty"),
+        ([json.dumps({**LINE, "clean": ["a", "b"]})], r"line 1: 'clean' must be a non-empty string, not \["),
         ([json.dumps({**LINE, "id": 7}), json.dumps({**LINE, "id": "7"})], r"id '7' is given to more than one"),
         ([""], r"is empty"),
     ],
@@ -53,6 +55,21 @@ def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="UTF-8"):
         read_jsonl(tmp_path / "binary.jsonl")
+
+
+def test_a_list_of_answers_is_a_set() -> None:
+    pair = PromptPair("a", "b", [" c", " d"], (" e",))
+    assert (pair.answer, pair.wrong_answer) == ((" c", " d"), " e")
+    assert pair == PromptPair("a", "b", (" c", " d"), " e")
+    assert hash(pair) == hash(PromptPair("a", "b", (" c", " d"), [" e"]))
+    assert pair.swapped() == PromptPair("b", "a", " e", [" c", " d"])
+    pairs = PromptPairs((pair,))
+    assert pairs.to_records()[0]["answer"] == [" c", " d"]
+    assert PromptPairs(tuple(PromptPair(**record) for record in json.loads(json.dumps(pairs.to_records())))) == pairs
+    with pytest.raises(DataError, match="answer is an empty list"):
+        PromptPairs((PromptPair("a", "b", []),))
+    with pytest.raises(DataError, match="each of wrong_answer must be a string, not int"):
+        PromptPairs((PromptPair("a", "b", " c", [" d", 3]),))
 
 
 def test_swapping_twice_gives_the_pair_back() -> None:

@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 import assay
+from assay.data.pairs import members
 from assay.data.readers import as_pairs, open_prompts, parse_columns, read_jsonl, read_pairs
 from assay.data.tasks import make_pairs
 from assay.errors import DataError, OptionError
@@ -78,6 +79,43 @@ def test_all_tables_give_the_same_pairs(suffix: str, tmp_path: Path) -> None:
     ):
         read_pairs(renamed, columns={**columns, "clean": "prompts"})
     assert len(make_pairs(wrapped("llama"), str(tmp_path / f"mine{suffix}"), n=1)) == 1
+
+
+SETS = [("w1 w2", "w1 w3", [" w5", " w6"], [" w7", " w8", " w9"], "first", "g"), ("a", "b", [" c"], " d", "2", "")]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".json"])
+def test_lists_of_answers_are_sets(suffix: str, tmp_path: Path) -> None:
+    rows: list[tuple] = SETS[:1] if suffix == ".parquet" else SETS
+    if suffix == ".csv":
+        rows = [tuple(json.dumps(cell) if isinstance(cell, list) else cell for cell in row) for row in rows]
+    pairs = read_pairs(write_table(tmp_path / f"mine{suffix}", rows=rows))
+    assert (pairs[0].answer, pairs[0].wrong_answer) == ((" w5", " w6"), (" w7", " w8", " w9"))
+    assert [pair.answer for pair in pairs.pairs[1:]] == [" c"] * (len(rows) - 1)
+    renamed = write_table(tmp_path / f"renamed{suffix}", ("clean", "corrupted", "right", *FIELDS[3:]), rows)
+    assert read_pairs(renamed, columns={"answer": "right"}).pairs == pairs.pairs
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"),
+    [
+        ("['a', 'b']", r"row 1: 'answer' looks like a list but is not a JSON array: \['a', 'b'\]"),
+        ("['a' 'b']", "looks like a list"),
+        ('["a", "b",]', "looks like a list"),
+        ('["a", ""]', r"row 1: 'answer' must be a non-empty string"),
+        ('["a", 3, "b"]', r"row 1: 'answer' must be a non-empty string, not 3"),
+    ],
+)
+def test_cells_that_are_nearly_lists_are_refused(cell: str, complaint: str, tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.csv", ("clean", "corrupted", "answer"), [("x", "y", cell)])
+    with pytest.raises(DataError, match=complaint):
+        read_pairs(path)
+
+
+def test_brackets_alone_make_no_list(tmp_path: Path) -> None:
+    rows = [('["x", "y"]', "y", " [12]"), ("x", "y", " [a]"), ("x", "y", "[]")]
+    pairs = read_pairs(write_table(tmp_path / "a.csv", ("clean", "corrupted", "answer"), rows))
+    assert [(pair.clean, pair.answer) for pair in pairs] == [(row[0], row[2]) for row in rows]
 
 
 def test_missing_cells_are_no_values(tmp_path: Path) -> None:
@@ -173,13 +211,12 @@ def test_greater_than_answers_fit_the_tokenizer(tmp_path: Path) -> None:
     years = read_pairs(path, digits_model(2))
     assert [pair.id for pair in years] == ["row 1", "row 2", "row 4"]
     for pair, label in zip(years, (52, 4, 95), strict=True):
-        assert len(pair.answer) == len(pair.wrong_answer) == 2
-        assert int(pair.wrong_answer) < label < int(pair.answer)
-    assert years.options["dropped"] == {"no single-token year both above and below the label": 1}
+        assert members(pair.answer) == tuple(f"{year:02}" for year in range(label + 1, 100))
+        assert members(pair.wrong_answer) == tuple(f"{year:02}" for year in range(label + 1))
+    assert years.options["dropped"] == {"no later single-token year": 1}
+    assert years.metric == "prob-diff"
     (tens,) = read_pairs(path, digits_model(1))
-    assert int(tens.wrong_answer) < 5 < int(tens.answer) < 10
-    assert read_pairs(path, digits_model(2), seed=1).pairs != years.pairs
-    assert read_pairs(path, digits_model(2)).pairs == years.pairs
+    assert (tens.answer, tens.wrong_answer) == (tuple("6789"), tuple("01234"))
     assert read_pairs(path, digits_model(2), n=2).pairs == years.pairs[:2]
     with pytest.raises(DataError, match="no answer begins a new token"):
         read_pairs(path, digits_model(3))

@@ -11,6 +11,7 @@ import assay
 from assay.data import PromptPair, PromptPairs
 from assay.report import write_page
 from assay.report.figures import figures
+from assay.report.words import shown
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -53,6 +54,19 @@ def test_the_page_answers_first(page: str) -> None:
     places = [body.index(part) for part in order]
     assert places == sorted(places)
     assert 'id="figure-mlps"' in body
+
+
+def test_sets_of_answers_are_shown_briefly(tmp_path: Path) -> None:
+    assert (shown(" a"), shown(None)) == (" a", "")
+    assert shown((" a", " b")) == "' a' or ' b'"
+    assert shown(tuple("123456")) == "'1' or '2' or ... '5' or '6' (6 in all)"
+    model = assay.load("sequence-sort")
+    scores = assay.attribution_patching(model, assay.tasks.sort(model, n=1), sites="mlps")
+    pairs = PromptPairs((PromptPair("a", "b", [EVIL, "1", "2", "3", "4", "5", "6"]),), metric="log-prob")
+    write_page(assay.Scores(**{**vars(scores), "pairs": pairs}), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "(7 in all)" in text
+    assert "<script>alert" not in text
 
 
 def test_one_kind_of_site_makes_one_figure(tmp_path: Path) -> None:

@@ -34,7 +34,14 @@ def doctor(
         ]  # fmt: skip
         print(
             json.dumps(
-                {"model": loaded.name, "family": loaded.family.name, "sound": sound, "checks": findings}, indent=2
+                {
+                    "model": loaded.name,
+                    "family": loaded.family.name,
+                    "quantisation": loaded.quantisation,
+                    "sound": sound,
+                    "checks": findings,
+                },
+                indent=2,
             )
         )
     else:

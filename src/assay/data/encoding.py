@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
 from assay.data.metrics import METRICS, Metric, metric_named
-from assay.data.pairs import PromptPair, PromptPairs
+from assay.data.pairs import Answer, PromptPair, PromptPairs, members
 from assay.errors import DataError, OptionError
 from assay.model import Model
 
@@ -23,7 +23,8 @@ Align = Literal["reject", "pad", "last-k"]
 class Row:
     """One sequence to run, clean and corrupted, and where its answer is read.
 
-    A multi-token answer is teacher-forced: all but its last token follow the prompt.
+    A multi-token answer is teacher-forced: all but its last token follow the prompt. A set of answers has one token
+    in ``tokens`` (or ``wrong``) and its other members in ``further`` (``further_wrong``).
     """
 
     example: int
@@ -33,6 +34,8 @@ class Row:
     tokens: tuple[int, ...]
     wrong: int = -1
     sign: int = 1
+    further: tuple[int, ...] = ()
+    further_wrong: tuple[int, ...] = ()
 
     @property
     def first_difference(self) -> int:
@@ -53,9 +56,11 @@ def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
     tokenizer = _tokenizer_of(model)
     for pair in pairs:
         for answer in (pair.answer, pair.wrong_answer or ""):
-            count = len(_continuation(tokenizer, pair, answer, pair.clean))
-            if count != 1:
-                return METRICS["log-prob-diff"], f"{answer!r} of pair {pair.id!r} is {count} tokens"
+            if not isinstance(answer, str):
+                return METRICS["log-prob-diff"], f"pair {pair.id!r} has a set of answers"
+            (ids,) = _continuations(tokenizer, pair, [answer], pair.clean)
+            if len(ids) != 1:
+                return METRICS["log-prob-diff"], f"{answer!r} of pair {pair.id!r} is {len(ids)} tokens"
     return METRICS["logit-diff"], "all answers are single tokens"
 
 
@@ -77,7 +82,9 @@ def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "rej
     Raises:
         OptionError: no such alignment.
         DataError: prompts of unequal token length (both tokenisations are shown), unknown words, an
-            answer that would join the last word, is not one token where one is needed, or is missing.
+            answer that would join the last word, is not one token where one is needed, or is missing; a set of
+            answers with a member of several tokens, one that is there twice or in both sets, or for a metric that
+            takes none.
     """
     require_align(align)
     rows: list[Row] = []
@@ -104,7 +111,7 @@ def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
     limit = model.context_length
     if limit is not None and len(row.clean) > limit:
         raise DataError(f"Pair {pair.id!r} is {len(row.clean)} tokens long; {model.name} takes {limit} at most.")
-    largest = max(*row.clean, *row.corrupted, *row.tokens, row.wrong)
+    largest = max(*row.clean, *row.corrupted, *row.tokens, row.wrong, *row.further, *row.further_wrong)
     if largest >= model.vocab_size:
         raise DataError(
             f"Pair {pair.id!r} has token {largest}, beyond the {model.vocab_size} of {model.name}. "
@@ -121,18 +128,25 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align
         _require_known_words(tokenizer, ids, getattr(pair, name), f"The {name} prompt of pair {pair.id!r}")
     if len(clean) != len(corrupted):
         clean, corrupted = _aligned(tokenizer, pair, clean, corrupted, align)
-    answer = _answer_ids(tokenizer, pair, pair.answer)
+    _require_sets_wanted(pair, metric)
+    answer, further = _answer_ids(tokenizer, pair, "answer", pair.answer)
     if metric.answers == "answer":
-        return [_sequence_row(example, clean, corrupted, answer)]
+        return [_sequence_row(example, clean, corrupted, answer, further)]
     if pair.wrong_answer is None:
         raise DataError(
             f"Pair {pair.id!r} has no wrong_answer, which {metric.name} needs. Give one, or use --metric log-prob."
         )
-    wrong = _answer_ids(tokenizer, pair, pair.wrong_answer)
-    if answer == wrong:
+    wrong, further_wrong = _answer_ids(tokenizer, pair, "wrong_answer", pair.wrong_answer)
+    if answer == wrong and not further and not further_wrong:
         raise DataError(f"Pair {pair.id!r}: answer and wrong_answer are the same tokens {_show(tokenizer, answer)}.")
     if len(answer) == len(wrong) == 1:
-        return [Row(example, clean, corrupted, (len(clean) - 1,), answer, wrong=wrong[0])]
+        if shared := {*answer, *further} & {*wrong, *further_wrong}:
+            raise DataError(
+                f"Pair {pair.id!r}: {_show(tokenizer, sorted(shared))} belongs to both answer and wrong_answer. "
+                "Leave it out of one."
+            )
+        row = _sequence_row(example, clean, corrupted, answer, further)
+        return [replace(row, wrong=wrong[0], further_wrong=further_wrong)]
     if metric.answers == "single":
         text, ids = (pair.answer, answer) if len(answer) > 1 else (pair.wrong_answer, wrong)
         raise DataError(
@@ -140,9 +154,19 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align
             "single tokens. Use --metric log-prob-diff."
         )
     return [
-        _sequence_row(example, clean, corrupted, answer),
-        _sequence_row(example, clean, corrupted, wrong, sign=-1),
+        _sequence_row(example, clean, corrupted, answer, further),
+        _sequence_row(example, clean, corrupted, wrong, further_wrong, sign=-1),
     ]
+
+
+def _require_sets_wanted(pair: PromptPair, metric: Metric) -> None:
+    read = {"answer": pair.answer, "wrong_answer": None if metric.answers == "answer" else pair.wrong_answer}
+    for name, answer in read.items():
+        if answer is not None and not isinstance(answer, str) and not metric.takes_sets:
+            raise DataError(
+                f"Pair {pair.id!r}: {name} is a set of {len(answer)} strings, and {metric.name} takes no sets. Use "
+                "--metric log-prob-diff or prob-diff (or log-prob), where their probabilities add."
+            )
 
 
 def _aligned(
@@ -186,10 +210,15 @@ def _pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _sequence_row(
-    example: int, clean: tuple[int, ...], corrupted: tuple[int, ...], answer: tuple[int, ...], sign: int = 1
+    example: int,
+    clean: tuple[int, ...],
+    corrupted: tuple[int, ...],
+    answer: tuple[int, ...],
+    further: tuple[int, ...],
+    sign: int = 1,
 ) -> Row:
     positions = tuple(range(len(clean) - 1, len(clean) - 1 + len(answer)))
-    return Row(example, clean + answer[:-1], corrupted + answer[:-1], positions, answer, sign=sign)
+    return Row(example, clean + answer[:-1], corrupted + answer[:-1], positions, answer, sign=sign, further=further)
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -197,42 +226,72 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
     Tokenizers that close every text would close a prompt before its answer.
     """
-    bare: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return many_prompt_ids(tokenizer, [text])[0]
+
+
+def many_prompt_ids(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """`prompt_ids` of each text."""
+    without, complete = (tokenizer(list(texts), add_special_tokens=special)["input_ids"] for special in (False, True))
+    return [_open_ended(tokenizer, bare, whole) for bare, whole in zip(without, complete, strict=True)]
+
+
+def _open_ended(tokenizer: PreTrainedTokenizerBase, bare: list[int], whole: list[int]) -> list[int]:
     if tokenizer.bos_token_id is not None and tokenizer.bos_token_id in bare:
         return bare
-    whole: list[int] = tokenizer(text)["input_ids"]
     for before in range(len(whole) - len(bare) + 1):
         if whole[before : before + len(bare)] == bare:
             return whole[:before] + bare
     return whole
 
 
-def _answer_ids(tokenizer: PreTrainedTokenizerBase, pair: PromptPair, answer: str) -> tuple[int, ...]:
-    found = {_continuation(tokenizer, pair, answer, prompt) for prompt in (pair.clean, pair.corrupted)}
-    if len(found) != 1:
-        shown = " and ".join(_show(tokenizer, ids) for ids in sorted(found))
-        raise DataError(f"Pair {pair.id!r}: {answer!r} is tokenised differently after its two prompts: {shown}.")
-    (ids,) = found
-    _require_known_words(tokenizer, ids, answer, f"The answer {answer!r} of pair {pair.id!r}")
-    return ids
+def _answer_ids(
+    tokenizer: PreTrainedTokenizerBase, pair: PromptPair, name: str, answer: Answer
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens of an answer and none; of a set, the token of one member and those of the others."""
+    texts = members(answer)
+    after_clean, after_corrupted = (
+        _continuations(tokenizer, pair, texts, prompt) for prompt in (pair.clean, pair.corrupted)
+    )
+    for text, ids, others in zip(texts, after_clean, after_corrupted, strict=True):
+        if ids != others:
+            shown = " and ".join(_show(tokenizer, each) for each in (ids, others))
+            raise DataError(f"Pair {pair.id!r}: {text!r} is tokenised differently after its two prompts: {shown}.")
+        _require_known_words(tokenizer, ids, text, f"The answer {text!r} of pair {pair.id!r}")
+    if isinstance(answer, str):
+        return after_clean[0], ()
+    tokens: set[int] = set()
+    for text, ids in zip(texts, after_clean, strict=True):
+        if len(ids) > 1:
+            raise DataError(
+                f"Pair {pair.id!r}: {text!r}, one of {len(texts)} strings in {name}, is {len(ids)} tokens "
+                f"{_show(tokenizer, ids)}. Give single-token members, or one answer."
+            )
+        if ids[0] in tokens:
+            raise DataError(f"Pair {pair.id!r}: {text!r} is in {name} more than once.")
+        tokens.add(ids[0])
+    first, *further = sorted(tokens)  # sums then have the same bits in whatever order members are given
+    return (first,), tuple(further)
 
 
-def _continuation(tokenizer: PreTrainedTokenizerBase, pair: PromptPair, answer: str, prompt: str) -> tuple[int, ...]:
-    """The tokens that ``answer`` adds to ``prompt``."""
-    if _is_cased_letter(prompt[-1:]) and _is_cased_letter(answer[:1]):
-        raise DataError(
-            f"Pair {pair.id!r}: the answer {answer!r} would continue the word {prompt.split()[-1]!r}. "
-            f"If it is a word of its own, write {' ' + answer!r}."
-        )
-    before = prompt_ids(tokenizer, prompt)
-    together = prompt_ids(tokenizer, prompt + answer)
-    if together[: len(before)] != before or len(together) == len(before):
-        raise DataError(
-            f"Pair {pair.id!r}: the answer {answer!r} does not begin a new token after its prompt.\n"
-            f"  prompt:      {_show(tokenizer, before)}\n  with answer: {_show(tokenizer, together)}\n"
-            "Move a space at the end of the prompt to the start of the answer, or split elsewhere."
-        )
-    return tuple(together[len(before) :])
+def _continuations(
+    tokenizer: PreTrainedTokenizerBase, pair: PromptPair, answers: Sequence[str], prompt: str
+) -> list[tuple[int, ...]]:
+    """The tokens that each of ``answers`` adds to ``prompt``."""
+    for answer in answers:
+        if _is_cased_letter(prompt[-1:]) and _is_cased_letter(answer[:1]):
+            raise DataError(
+                f"Pair {pair.id!r}: the answer {answer!r} would continue the word {prompt.split()[-1]!r}. "
+                f"If it is a word of its own, write {' ' + answer!r}."
+            )
+    before, *continued = many_prompt_ids(tokenizer, [prompt, *(prompt + answer for answer in answers)])
+    for answer, together in zip(answers, continued, strict=True):
+        if together[: len(before)] != before or len(together) == len(before):
+            raise DataError(
+                f"Pair {pair.id!r}: the answer {answer!r} does not begin a new token after its prompt.\n"
+                f"  prompt:      {_show(tokenizer, before)}\n  with answer: {_show(tokenizer, together)}\n"
+                "Move a space at the end of the prompt to the start of the answer, or split elsewhere."
+            )
+    return [tuple(together[len(before) :]) for together in continued]
 
 
 def _is_cased_letter(character: str) -> bool:

@@ -19,16 +19,17 @@ from assay.errors import OptionError
 class Targets:
     """Where and what to read, for rows of one length.
 
-    ``sign`` is -1 on rows that are teacher-forced with the wrong answer, else 1. ``wrong`` holds the
-    wrong answer's token where both answers are one token and share a row, else -1.
+    ``sign`` is -1 on rows that are teacher-forced with the wrong answer, else 1. ``wrongs`` holds the
+    wrong answer's tokens where both answers are single tokens and share a row, else -1. Only where P is 1 does an
+    answer have several members, each a token; smaller sets are filled up with -1.
     """
 
     positions: Tensor
     """(N, P)"""
-    tokens: Tensor
-    """(N, P)"""
-    wrong: Tensor
-    """(N, P)"""
+    answers: Tensor
+    """(N, P, A): every member of the answer."""
+    wrongs: Tensor
+    """(N, P, W): every member of the wrong answer."""
     sign: Tensor
     """(N,)"""
     clean: Tensor | None = None
@@ -37,11 +38,21 @@ class Targets:
     def rows(self, index: Tensor) -> Targets:
         return Targets(
             positions=self.positions[index],
-            tokens=self.tokens[index],
-            wrong=self.wrong[index],
+            answers=self.answers[index],
+            wrongs=self.wrongs[index],
             sign=self.sign[index],
             clean=None if self.clean is None else self.clean[index],
         )
+
+    @property
+    def tokens(self) -> Tensor:
+        """(N, P): the answer's tokens; of a set, its first member."""
+        return self.answers[..., 0]
+
+    @property
+    def wrong(self) -> Tensor:
+        """(N, P): the wrong answer's token where it shares the row, else -1; of a set, its first member."""
+        return self.wrongs[..., 0]
 
     @property
     def pair(self) -> Tensor:
@@ -60,7 +71,9 @@ class Metric:
 
     ``answers`` says what is read: ``single`` compares two single tokens; ``answer`` reads the answer
     alone, teacher-forced; ``both`` subtracts the wrong answer's value, on a row of its own when an
-    answer has several tokens. ``reads`` says which logits are needed.
+    answer has several tokens. ``reads`` says which logits are needed. A metric that sees only
+    ``targets.tokens`` refuses sets of answers; one that reads ``targets.answers``, (N, P, A) with -1 where a set
+    has fewer members, and ``targets.wrongs`` says ``takes_sets=True``.
     """
 
     name: str
@@ -73,6 +86,8 @@ class Metric:
     """(N, P, 2) or (N, P, V) logits and targets to (N,); an example's value is the sum over its rows."""
     compares_with_clean: bool = False
     """Needs the clean run's distribution; 0 and flat there, so without a slope."""
+    takes_sets: bool = False
+    """Answers may be sets of single tokens."""
 
     def values(self, logits: Tensor, targets: Targets) -> Tensor:
         """`row_values`, checked.
@@ -99,25 +114,31 @@ def _logit_difference(logits: Tensor, targets: Targets) -> Tensor:
     return (logits[..., 0] - logits[..., 1]).sum(-1)
 
 
-def _token_log_probs(logits: Tensor, tokens: Tensor) -> Tensor:
-    return logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+def _log_probs(logits: Tensor, members: Tensor) -> Tensor:
+    """(N, P): log of the summed probability of members (N, P, A)."""
+    found = logits.gather(-1, members.clamp(min=0)).masked_fill(members < 0, -torch.inf)
+    return found.logsumexp(-1) - logits.logsumexp(-1)
+
+
+def _wrong_log_probs(logits: Tensor, targets: Targets) -> Tensor:
+    """(N, P): of the wrong answer; on rows without one the answer's first token stands in, for finite gradients."""
+    stand_in = targets.tokens.unsqueeze(-1).expand_as(targets.wrongs)
+    return _log_probs(logits, torch.where(targets.wrongs[..., :1] < 0, stand_in, targets.wrongs))
 
 
 def _sequence_log_prob(logits: Tensor, targets: Targets) -> Tensor:
-    return _token_log_probs(logits, targets.tokens).sum(-1)
+    return _log_probs(logits, targets.answers).sum(-1)
 
 
 def _log_prob_difference(logits: Tensor, targets: Targets) -> Tensor:
-    answer, wrong = targets.pair.unbind(-1)
-    shared = (_token_log_probs(logits, answer) - _token_log_probs(logits, wrong)).sum(-1)
-    return torch.where(targets.wrong[:, 0] >= 0, shared, targets.sign * _sequence_log_prob(logits, targets))
+    answer, wrong = _log_probs(logits, targets.answers), _wrong_log_probs(logits, targets)
+    return torch.where(targets.wrong[:, 0] >= 0, (answer - wrong).sum(-1), targets.sign * answer.sum(-1))
 
 
 def _prob_difference(logits: Tensor, targets: Targets) -> Tensor:
-    answer, wrong = targets.pair.unbind(-1)
-    shared = (_token_log_probs(logits, answer).exp() - _token_log_probs(logits, wrong).exp()).sum(-1)
-    alone = targets.sign * _sequence_log_prob(logits, targets).exp()
-    return torch.where(targets.wrong[:, 0] >= 0, shared, alone)
+    answer, wrong = _log_probs(logits, targets.answers), _wrong_log_probs(logits, targets)
+    shared = (answer.exp() - wrong.exp()).sum(-1)
+    return torch.where(targets.wrong[:, 0] >= 0, shared, targets.sign * answer.sum(-1).exp())
 
 
 def _negative_divergence(logits: Tensor, targets: Targets) -> Tensor:
@@ -127,7 +148,7 @@ def _negative_divergence(logits: Tensor, targets: Targets) -> Tensor:
 
 
 def _exact_match(logits: Tensor, targets: Targets) -> Tensor:
-    return (logits.argmax(-1) == targets.tokens).all(-1).to(logits.dtype)
+    return (logits.argmax(-1, keepdim=True) == targets.answers).any(-1).all(-1).to(logits.dtype)
 
 
 METRICS: dict[str, Metric] = {
@@ -145,11 +166,12 @@ METRICS: dict[str, Metric] = {
         Metric(
             "log-prob",
             "nats",
-            "log-probability of the answer, summed over its tokens, teacher-forced",
+            "log-probability of the answer, summed over its tokens, teacher-forced; of a set: of any of its members",
             answers="answer",
             reads="vocabulary",
             differentiable=True,
             row_values=_sequence_log_prob,
+            takes_sets=True,
         ),
         Metric(
             "log-prob-diff",
@@ -159,15 +181,17 @@ METRICS: dict[str, Metric] = {
             reads="vocabulary",
             differentiable=True,
             row_values=_log_prob_difference,
+            takes_sets=True,
         ),
         Metric(
             "prob-diff",
             "probability",
-            "probability of the answer minus that of the wrong answer",
+            "probability of the answer minus that of the wrong answer, each summed over a set's members",
             answers="both",
             reads="vocabulary",
             differentiable=True,
             row_values=_prob_difference,
+            takes_sets=True,
         ),
         Metric(
             "kl",
@@ -178,15 +202,18 @@ METRICS: dict[str, Metric] = {
             differentiable=True,
             row_values=_negative_divergence,
             compares_with_clean=True,
+            takes_sets=True,
         ),
         Metric(
             "exact-match",
             "fraction",
-            "1 if greedy decoding gives the whole answer, else 0 (for interventions; it has no gradient)",
+            "1 if greedy decoding gives the whole answer or a member of the set, else 0 (for interventions; it has no "
+            "gradient)",
             answers="answer",
             reads="vocabulary",
             differentiable=False,
             row_values=_exact_match,
+            takes_sets=True,
         ),
     )
 }

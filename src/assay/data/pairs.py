@@ -10,21 +10,31 @@ from assay.errors import DataError
 
 REQUIRED = ("clean", "corrupted", "answer")
 OPTIONAL = ("wrong_answer", "id", "group")
+ANSWERS = ("answer", "wrong_answer")
+Answer = str | Sequence[str]
+"""One text, or a set of texts whose probabilities add."""
 
 
 @dataclass(frozen=True)
 class PromptPair:
     """Two prompts of equal token length and what should follow the clean one.
 
-    Answers continue the prompt literally, so most need their leading space: ``" Paris"``.
+    Answers continue the prompt literally, so most need their leading space: ``" Paris"``. A list of answers is a
+    set: their probabilities add. It is kept as a tuple, a list of one as its string.
     """
 
     clean: str
     corrupted: str
-    answer: str
-    wrong_answer: str | None = None
+    answer: Answer
+    wrong_answer: Answer | None = None
     id: str = ""
     group: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ANSWERS:
+            given = getattr(self, name)
+            if isinstance(given, (list, tuple)):
+                object.__setattr__(self, name, given[0] if len(given) == 1 else tuple(given))
 
     def swapped(self) -> PromptPair:
         """Clean and corrupted exchanged, and the answers with them."""
@@ -40,8 +50,8 @@ class PromptPairs(Sequence[PromptPair]):
     pairs: tuple[PromptPair, ...]
     task: str = "custom"
     metric: str | None = None
-    """The task's metric; None: logit-diff where every pair has single-token answers, else log-prob-diff or
-    log-prob."""
+    """The task's metric; None: logit-diff where every pair has one single-token answer and wrong answer, else
+    log-prob-diff or log-prob."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,8 +62,14 @@ class PromptPairs(Sequence[PromptPair]):
             for number, pair in enumerate(self.pairs)
         )
         for pair in numbered:
-            for name, text in asdict(pair).items():
-                _require_text(text, name, f"Pair {pair.id!r}")
+            for name, value in asdict(pair).items():
+                if name in ANSWERS and isinstance(value, tuple):
+                    if not value:
+                        raise DataError(f"Pair {pair.id!r}: {name} is an empty list. Give at least one string.")
+                    for text in value:
+                        _require_text(text, f"each of {name}", f"Pair {pair.id!r}")
+                else:
+                    _require_text(value, name, f"Pair {pair.id!r}")
         object.__setattr__(self, "pairs", numbered)
 
     @overload
@@ -75,8 +91,17 @@ class PromptPairs(Sequence[PromptPair]):
         """Every pair with clean and corrupted exchanged."""
         return PromptPairs(tuple(pair.swapped() for pair in self), self.task, self.metric, self.options)
 
-    def to_records(self) -> list[dict[str, str | None]]:
-        return [asdict(pair) for pair in self]
+    def to_records(self) -> list[dict[str, Any]]:
+        """One dictionary per pair; a set of answers is a list."""
+        return [
+            {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(pair).items()}
+            for pair in self
+        ]
+
+
+def members(answer: Answer) -> tuple[str, ...]:
+    """The texts of an answer: one, or those of a set."""
+    return (answer,) if isinstance(answer, str) else tuple(answer)
 
 
 def _require_text(text: Any, name: str, where: str) -> None:

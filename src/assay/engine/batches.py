@@ -93,20 +93,27 @@ def make_batches(
 
 
 def _batch(model: Model, rows: Sequence[Row], direction: Direction) -> Batch:
-    def tensor(values: list[tuple[int, ...]] | list[int]) -> Tensor:
+    def tensor(values: Sequence[object]) -> Tensor:
         return torch.tensor(values, device=model.device)
 
     clean, corrupted = tensor([row.clean for row in rows]), tensor([row.corrupted for row in rows])
     base, source = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
-    tokens = tensor([row.tokens for row in rows])
+    answers = [(row.tokens, row.further) for row in rows]
+    wrongs = [((row.wrong,) * len(row.tokens), row.further_wrong) for row in rows]
     targets = Targets(
         positions=tensor([row.positions for row in rows]),
-        tokens=tokens,
-        wrong=tensor([row.wrong for row in rows]).unsqueeze(1).expand_as(tokens),
+        answers=tensor(_members(answers)),
+        wrongs=tensor(_members(wrongs)),
         sign=tensor([row.sign for row in rows]),
     )
     starts = tensor([row.first_difference for row in rows])
     return Batch(base, source, starts, targets, tensor([row.example for row in rows]))
+
+
+def _members(sets: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[list[list[int]]]:
+    """(R, P, members), filled up with -1, from each row's token per position and the further ones of its set."""
+    most = max(len(further) for _, further in sets)
+    return [[[token, *further, *[-1] * (most - len(further))] for token in tokens] for tokens, further in sets]
 
 
 def parse_memory(text: str) -> int:

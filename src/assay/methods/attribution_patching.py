@@ -26,7 +26,6 @@ METHOD = Method(
     source_note="Nanda 2023; Syed et al., arXiv 2310.10348",
     compute=first_order,
     uses_gradients=True,
-    one_pass=True,
 )
 
 

@@ -29,6 +29,7 @@ from assay.errors import DataError, InterventionError, ModelError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
 from assay.model.attention import exclusive
+from assay.model.quantisation import kind_of
 from assay.scores import Scores
 from assay.sites import Selection, describe, select
 
@@ -71,8 +72,8 @@ class Method:
     """The values are in the metric's unit."""
     signed: bool = True
     uses_gradients: bool = False
-    one_pass: bool = False
-    """All components are served by the same passes, so their number does not matter."""
+    through_layers: bool = True
+    """If it uses gradients: through the layers, not the unembedding alone."""
     uses_reference: bool = False
     """Takes activations from reference prompts."""
     uses_means: bool = False
@@ -186,6 +187,7 @@ def measure(
             select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows
         )
         require_defined(method, components)
+        require_plain_weights(method, model)
         if method.takes_model_apart and model.has_foreign_hooks:
             raise ModelError(
                 f"{method.name} adds up what components write; hooks or replaced forward methods in {model.name} would "
@@ -195,7 +197,7 @@ def measure(
         setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost, align)
         with cost.stage("source"):
             source = method.source(setting) if method.source is not None else None
-        batches = make_batches(model, rows, direction, budget, by_start=not method.one_pass)
+        batches = make_batches(model, rows, direction, budget)
         with cost.stage("baseline"):
             baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
         on_baseline(baseline, chosen, why)
@@ -245,6 +247,7 @@ def measure(
                 "name": model.name,
                 "weights_sha256": model.weight_hash,
                 "adapters": model.adapters,
+                "quantisation": model.quantisation,
             },
             "task": {"name": pairs.task, "n": len(pairs), **pairs.options},
             "prompts_sha256": _hash_of(pairs),
@@ -284,6 +287,17 @@ def require_defined(method: Method, components: Selection) -> None:
             raise OptionError(f"{method.name} is defined for {', '.join(method.kinds)}, not for {component.site}.")
         if component.position is not None and not method.at_positions:
             raise OptionError(f"{method.name} takes whole components; leave @{component.position} out.")
+
+
+def require_plain_weights(method: Method, model: Model) -> None:
+    """Refuse gradients through quantised weights, whose backward pass may be missing or stand in for another."""
+    quantised = model.quantisation if method.through_layers else kind_of(model.unembedding)
+    if method.uses_gradients and quantised:
+        raise ModelError(
+            f"{method.name} takes gradients, and weights of {model.name} are quantised ({quantised}). Load the "
+            "full-precision checkpoint, or dequantise it first; or use activation-patching or an ablation, which only "
+            "run the model."
+        )
 
 
 def require_reference(method: Method, given: bool) -> None:

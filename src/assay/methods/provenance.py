@@ -20,6 +20,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "heads": model.n_heads,
         "key_value_heads": model.n_kv_heads,
         "d_model": model.d_model,
+        "quantisation": model.quantisation,
         "weights_sha256": model.weight_hash,
         "tokenizer_sha256": model.tokenizer_hash,
     }

@@ -36,7 +36,8 @@ def load(
             or a ``PreTrainedModel`` already in memory (used as it is: dtype, device and revision do not apply),
             which may be wrapped by PEFT.
         tokenizer: needed with a ``PreTrainedModel`` whose prompts are text.
-        dtype: of the weights: float32 (default, whatever the checkpoint holds), float64, bfloat16 or float16.
+        dtype: of the weights: float32 (default, whatever the checkpoint holds), float64, bfloat16 or float16. Of a
+            quantised checkpoint: of what is not quantised.
         device: a torch device.
         revision: of a hub id: branch, tag or commit.
         check: run the checks of `assay.model.checks` that ``assay doctor`` prints.
@@ -146,7 +147,7 @@ def _load_folder(
         config = _attempt(lambda: AutoConfig.from_pretrained(location, **options), name, "configuration")
         family_of(config)  # refuse by name before anything large is read
         if getattr(config, "quantization_config", None) is not None:
-            raise ModelError(f"{name} has quantised weights. Load a full-precision copy of it instead.")
+            options["device_map"] = str(device)  # many quantised models cannot be moved once they are loaded
         hf, report = _attempt(
             lambda: AutoModelForCausalLM.from_pretrained(location, dtype=dtype, output_loading_info=True, **options),
             name,
@@ -163,7 +164,7 @@ def _load_folder(
     if commit:
         origin = {**origin, "commit": commit}
     try:
-        hf = hf.to(device)
+        hf = hf if "device_map" in options else hf.to(device)
     except (RuntimeError, AssertionError) as error:
         raise OptionError(f"Cannot put {name} on device {str(device)!r}: {error}") from error
     return Model(hf.eval(), tokenizer, name=name, origin=origin)

@@ -18,6 +18,7 @@ from transformers.utils import output_capturing
 from assay.errors import ModelError
 from assay.model.families import Family, family_of
 from assay.model.norms import frozen_norm
+from assay.model.quantisation import kind_of, quantisation_of, stored
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Model:
         self.family: Family = family_of(hf.config)
         if hf.get_output_embeddings() is None:
             raise ModelError(f"{type(hf).__name__} has no language-modelling head. Load it with AutoModelForCausalLM.")
+        if not isinstance(self.unembedding.weight, Tensor):
+            raise ModelError(f"The unembedding is quantised so that its weights cannot be read: {self.quantisation}.")
         self.layers = [self._find_layer(i, module) for i, module in enumerate(self._find_layers())]
         self.n_layers = len(self.layers)
         self.n_heads: int = self.config.num_attention_heads
@@ -151,6 +154,11 @@ class Model:
         return self.unembedding.weight.dtype
 
     @property
+    def quantisation(self) -> str | None:
+        """How weights are quantised; None if they are not."""
+        return quantisation_of(self.hf)
+
+    @property
     def context_length(self) -> int | None:
         return getattr(self.config, "max_position_embeddings", None)
 
@@ -176,7 +184,8 @@ class Model:
             normed = normed if projection is None else projection(normed)
         head = self.unembedding
         logits: Tensor
-        if tokens is None or _is_changed(head) or _global_hooks() or type(head) is not nn.Linear:
+        is_plain = type(head) is nn.Linear and kind_of(head) is None
+        if tokens is None or _is_changed(head) or _global_hooks() or not is_plain:
             logits = head(normed)
             logits = logits if tokens is None else logits.gather(-1, tokens)
         else:
@@ -262,7 +271,8 @@ class Model:
     @property
     def weight_hash(self) -> str:
         """SHA-256 over names, dtypes, shapes and bytes of all weights as they are now."""
-        state = tuple((p.data_ptr(), p._version) for p in (*self.hf.parameters(), *self.hf.buffers()))
+        weights = (*self.hf.parameters(), *self.hf.buffers())
+        state = tuple((part.data_ptr(), part._version) for weight in weights for part in stored(weight))
         if self._hashed is None or self._hashed[0] != state:
             self._hashed = state, self._hash_weights()
         return self._hashed[1]
@@ -270,8 +280,11 @@ class Model:
     def _hash_weights(self) -> str:
         digest = hashlib.sha256()
         for name, tensor in sorted(self.hf.state_dict().items()):
+            if not isinstance(tensor, Tensor):
+                raise ModelError(f"{name} of {self.name} is a {type(tensor).__name__}, which cannot be hashed.")
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(memoryview(tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy()))
+            for part in stored(tensor.detach()):
+                digest.update(part.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     @property
@@ -296,7 +309,8 @@ class Model:
     def __repr__(self) -> str:
         return (
             f"Model({self.name!r}, {self.family.name}, {self.n_layers} layers x {self.n_heads} heads, "
-            f"d_model {self.d_model}, {str(self.dtype).removeprefix('torch.')} on {self.device})"
+            f"d_model {self.d_model}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
+            f"{f', quantised weights ({self.quantisation})' if self.quantisation else ''})"
         )
 
 

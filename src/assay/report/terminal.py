@@ -41,7 +41,7 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
     console.print(escape(words.answer(scores)))
     console.print(escape(words.meaning(scores)), style="dim")
-    for warning in filter(None, (words.duplicates(scores.pairs),)):
+    for warning in filter(None, (words.duplicates(scores.pairs), words.quantised(scores))):
         console.print(escape(warning), style="yellow")
     shares = words.has_shares(scores)
     table = Table(box=None, pad_edge=False)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from assay.data.baseline import Baseline, standard_error
-from assay.data.pairs import PromptPairs
+from assay.data.pairs import Answer, PromptPairs
 from assay.model import Model
 from assay.scores import Scores
 
+MEMBERS_SHOWN = 4
 DIRECTIONS = {
     "denoise": "Each component's clean activation is put into the corrupted run; positive = it restores the answer.",
     "noise": "Each component's corrupted activation is put into the clean run; importance is the drop it causes.",
@@ -101,6 +102,25 @@ def duplicates(pairs: PromptPairs) -> str | None:
     if not repeated:
         return None
     return f"Caution: {repeated} of {len(pairs)} pairs repeat others, so the standard errors are too small."
+
+
+def quantised(scores: Scores) -> str | None:
+    """A warning if weights are quantised: the numbers are about the model as it is then."""
+    how = scores.provenance["model"].get("quantisation")
+    if how is None:
+        return None
+    return f"Weights are quantised ({how}): effects are those of the quantised model, not of the original."
+
+
+def shown(answer: Answer | None) -> str:
+    """An answer as it is; of a set, each member in quotes, the middle ones of many left out."""
+    if answer is None or isinstance(answer, str):
+        return answer or ""
+    quoted = [repr(text) for text in answer]
+    if len(quoted) > MEMBERS_SHOWN + 1:
+        half = MEMBERS_SHOWN // 2
+        return f"{' or '.join(quoted[:half])} or ... {' or '.join(quoted[-half:])} ({len(quoted)} in all)"
+    return " or ".join(quoted)
 
 
 def cost(scores: Scores) -> str:

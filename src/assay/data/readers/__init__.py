@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from assay.data.pairs import REQUIRED, PromptPair, PromptPairs
 from assay.data.readers.jsonl import read_jsonl
@@ -17,7 +18,7 @@ __all__ = [
     "read_jsonl", "read_pairs",
 ]  # fmt: skip
 
-AnyPairs = PromptPairs | Sequence[PromptPair | dict[str, str]] | str | Path
+AnyPairs = PromptPairs | Sequence[PromptPair | dict[str, Any]] | str | Path
 
 
 def read_pairs(
@@ -33,16 +34,17 @@ def read_pairs(
 
     Tables (``.jsonl``, ``.csv``, ``.parquet``, ``.json`` with a list of objects, ``hf:owner/name[:config][:split]``)
     have columns ``clean``, ``corrupted`` and ``answer``, and may have ``wrong_answer``, ``id`` and ``group``.
-    Two CSV layouts of EAP-IG, IOI and Greater-Than, and relations (``.json`` with ``prompt_templates`` and
-    ``samples``) are known by their columns; their answers are found as README says. Rows without answers are
-    left out and counted in the pairs' ``options["dropped"]``.
+    An answer may be a list of strings (in CSV: a JSON array), whose probabilities add. Two CSV layouts of EAP-IG, IOI
+    and Greater-Than, and relations (``.json`` with ``prompt_templates`` and ``samples``) are known by their columns;
+    their answers are found as README says. Rows without answers are left out and counted in the pairs'
+    ``options["dropped"]``.
 
     Args:
         model: needed where answers depend on its tokenizer: Greater-Than and relations.
         columns: other names of columns, such as ``{"clean": "prompt", "answer": "target"}``; for EAP-IG's IOI,
             ``{"corrupted": "corrupted_hard"}`` takes its other corruption.
         template: of a relation: which of its templates, counted from 0, the zero-shot ones after the others.
-        seed: of answers and partners that are drawn.
+        seed: of partners that are drawn.
         n: the first so many pairs; all if None.
 
     Raises:

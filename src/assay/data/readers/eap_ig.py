@@ -6,16 +6,15 @@ digits are one token is the tokenizer's choice.
 
 from __future__ import annotations
 
-import random
 import re
 from collections import Counter
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from assay.data.encoding import prompt_ids
 from assay.data.pairs import PromptPair
 from assay.data.readers.rows import Columns, Entry, require_present, text_of
+from assay.data.years import ends_after_and_not, single_tokens_after
 from assay.errors import DataError
 
 WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
@@ -75,12 +74,11 @@ def _names(prompt: str, where: str) -> tuple[str, str]:
 
 
 def greater_than_pairs(
-    entries: Sequence[Entry], tokenizer: PreTrainedTokenizerBase, columns: Columns, seed: int, n: int | None
+    entries: Sequence[Entry], tokenizer: PreTrainedTokenizerBase, columns: Columns, n: int | None
 ) -> tuple[tuple[PromptPair, ...], dict[str, int]]:
     """The first ``n`` pairs, and how many rows before them were dropped, by reason.
 
-    Where two digits can be one token, the answer is a year above the label and the wrong answer one below; else
-    they are a tens digit above and below the label's. Both are drawn.
+    Answers are sets of years, or of tens digits where no two digits are one token: see `ends_after_and_not`.
 
     Raises:
         DataError: a row that is not of this kind, or none for which the tokenizer has such answers.
@@ -88,21 +86,17 @@ def greater_than_pairs(
     require_present(entries, columns)
     rows = [_prompts_and_label(entry, columns) for entry in entries]
     digits = _digits_per_token(tokenizer, [prompts for prompts, _ in rows[:PROBED]], entries[0].file)
-    draw = random.Random(seed)
     pairs: list[PromptPair] = []
     dropped = 0
     for entry, (prompts, label) in zip(entries, rows, strict=True):
         if len(pairs) == n:
             break
-        limit = label if digits == 2 else label // 10
-        above, below = range(limit + 1, 10**digits), range(limit)
-        answer, wrong = (_draw(tokenizer, prompts, numbers, digits, draw) for numbers in (above, below))
-        if answer is None or wrong is None:
-            dropped += 1
-        else:
+        answer, wrong = ends_after_and_not(tokenizer, prompts, label, digits)
+        if answer and wrong:
             pairs.append(PromptPair(*prompts, answer, wrong, id=entry.label))
-    what = "single-token year" if digits == 2 else "tens digit"
-    reason = f"no {what} both above and below the label"
+        else:
+            dropped += 1
+    reason = "no later single-token year" if digits == 2 else "no tens digit both above and below the label's"
     if not pairs:
         raise DataError(f"{entries[0].file}: no row can be used: {reason}.")
     return tuple(pairs), {reason: dropped} if dropped else {}
@@ -122,29 +116,10 @@ def _prompts_and_label(entry: Entry, columns: Columns) -> tuple[tuple[str, str],
 
 def _digits_per_token(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[tuple[str, str]], file: str) -> int:
     for digits in (2, 1):
-        if any(_is_one_token(tokenizer, pair, f"{5:0{digits}}") for pair in prompts) or any(
-            _is_one_token(tokenizer, pair, "5" * digits) for pair in prompts
-        ):
+        probes = (f"{5:0{digits}}", "5" * digits)
+        if any(single_tokens_after(tokenizer, pair, probes) for pair in prompts):
             return digits
     raise DataError(
         f"{file}: this tokenizer joins the digits of a year otherwise than 13 and 52 or 13, 5 and 2, so no answer "
         "begins a new token after these prompts. Use a model of another family."
     )
-
-
-def _draw(
-    tokenizer: PreTrainedTokenizerBase, prompts: tuple[str, str], numbers: range, digits: int, draw: random.Random
-) -> str | None:
-    for number in draw.sample(numbers, len(numbers)):
-        if _is_one_token(tokenizer, prompts, f"{number:0{digits}}"):
-            return f"{number:0{digits}}"
-    return None
-
-
-def _is_one_token(tokenizer: PreTrainedTokenizerBase, prompts: tuple[str, str], answer: str) -> bool:
-    """After both prompts, and without changing their tokens."""
-    for prompt in prompts:
-        before, together = prompt_ids(tokenizer, prompt), prompt_ids(tokenizer, prompt + answer)
-        if together[:-1] != before:
-            return False
-    return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.data.pairs import OPTIONAL, REQUIRED, PromptPair
+from assay.data.pairs import OPTIONAL, REQUIRED, Answer, PromptPair
 from assay.errors import DataError, OptionError
 
 KNOWN = REQUIRED + OPTIONAL
@@ -118,17 +118,34 @@ def text_of(entry: Entry, name: str, columns: Columns) -> str:
     Raises:
         DataError: there is none, or it is not text.
     """
+    return _text(entry, _value(entry, name, columns), columns.get(name, name))
+
+
+def answer_of(entry: Entry, name: str, columns: Columns) -> Answer:
+    """The text, or the texts of a set, that an entry has for ``answer`` or ``wrong_answer``.
+
+    Raises:
+        DataError: there is none, or something in it is not text.
+    """
+    value, column = _value(entry, name, columns), columns.get(name, name)
+    if not isinstance(value, list):
+        return _text(entry, value, column)
+    if not value:
+        raise DataError(f"{entry.where}: {column!r} is an empty list. Give at least one string.")
+    return tuple(_text(entry, text, column) for text in value)
+
+
+def _value(entry: Entry, name: str, columns: Columns) -> Any:
     column = columns.get(name, name)
     if column not in entry.values:
         raise DataError(
             f"{entry.where}: column {column!r} is missing. Needed: {', '.join(REQUIRED)}. There are "
             f"{', '.join(map(repr, entry.values))}; --columns {name}=... says which of them is {name}."
         )
-    value = entry.values[column]
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, list):
-        raise DataError(f"{entry.where}: {column!r} lists {len(value)} strings; sets of answers are not supported yet.")
+    return entry.values[column]
+
+
+def _text(entry: Entry, value: Any, column: str) -> str:
     if not isinstance(value, str) or not value:
         shown = "empty" if value is None else json.dumps(value, default=str)
         raise DataError(f"{entry.where}: {column!r} must be a non-empty string, not {shown}.")
@@ -140,11 +157,12 @@ def _to_pair(entry: Entry, columns: Columns) -> PromptPair:
         close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8)
         if close and name not in KNOWN and name not in columns.values() and close[0] not in columns:
             raise DataError(f"{entry.where}: column {name!r} is not known; did you mean {close[0]!r}?")
-    texts = {name: text_of(entry, name, columns) for name in REQUIRED}
     wrong, identifier, group = (entry.values.get(columns.get(name, name)) for name in OPTIONAL)
     return PromptPair(
-        **texts,
-        wrong_answer=None if wrong is None else text_of(entry, "wrong_answer", columns),
+        clean=text_of(entry, "clean", columns),
+        corrupted=text_of(entry, "corrupted", columns),
+        answer=answer_of(entry, "answer", columns),
+        wrong_answer=None if wrong is None else answer_of(entry, "wrong_answer", columns),
         id=entry.label if identifier is None else str(identifier),
         group="" if group is None else str(group),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.data.pairs import PromptPairs
+from assay.data.pairs import ANSWERS, PromptPairs
 from assay.data.readers.eap_ig import greater_than_pairs, ioi_pairs, is_greater_than, is_ioi
 from assay.data.readers.hub import PREFIX, fetch_rows, parse_name
 from assay.data.readers.jsonl import jsonl_entries
@@ -67,11 +67,12 @@ class PromptSource:
             if tokenizer is None:
                 raise DataError(f"The answers to {self.name} depend on a tokenizer: give a model that has one.")
             if self.kind == "greater-than":
-                pairs, dropped = greater_than_pairs(self.entries, tokenizer, self.columns, seed, n)
+                pairs, dropped = greater_than_pairs(self.entries, tokenizer, self.columns, n)
             else:
                 pairs, dropped = relation_pairs(self.document, self.name, tokenizer, self.template or 0, seed, n)
         options = {**self.options, **({"dropped": dropped} if dropped else {})}
-        return PromptPairs(pairs[:n], task=self.task, options=options)
+        metric = "prob-diff" if self.kind == "greater-than" else None
+        return PromptPairs(pairs[:n], task=self.task, metric=metric, options=options)
 
 
 def is_prompt_source(name: str) -> bool:
@@ -104,7 +105,7 @@ def open_prompts(path: str | Path, columns: Columns | None = None, template: int
         if suffix == ".jsonl":
             entries = jsonl_entries(content, name)
         elif suffix == ".csv":
-            entries = csv_entries(content, name)
+            entries = csv_entries(content, name, {columns.get(each, each) for each in ANSWERS})
         elif suffix == ".parquet":
             entries = parquet_entries(content, name)
         elif isinstance(document, list):

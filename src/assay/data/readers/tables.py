@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pandas as pd
@@ -14,9 +17,15 @@ from assay.data.pairs import REQUIRED
 from assay.data.readers.rows import Entry, decode
 from assay.errors import DataError
 
+LIST = re.compile(r"""\s*\[\s*["'].*\]\s*""", re.DOTALL)
 
-def csv_entries(content: bytes, name: str) -> list[Entry]:
-    """Cells as the text they are: ``NA`` and ``007`` stay what they say, spaces count, an empty cell is no value."""
+
+def csv_entries(content: bytes, name: str, answers: Collection[str] = ()) -> list[Entry]:
+    """Cells as the text they are: ``NA`` and ``007`` stay what they say, spaces count, an empty cell is no value.
+
+    Args:
+        answers: columns in which a JSON array of strings is a list.
+    """
     text = decode(content, name)
     try:
         # The header is read as a row: pandas would rename columns that come twice, and make an index of an unnamed one.
@@ -32,7 +41,25 @@ def csv_entries(content: bytes, name: str) -> list[Entry]:
         raise DataError(f"{name} has more than one column {twice[0]!r}. Rename all but one.")
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise DataError(f"{name} has columns that are not separated by commas: {header[0]!r}. Save it with commas.")
-    return _entries([{c: v or None for c, v in _pairs_in(header, row)} for row in rows], name)
+    entries = _entries([{c: v or None for c, v in _pairs_in(header, row)} for row in rows], name)
+    for entry in entries:
+        for column in answers:
+            if LIST.fullmatch(entry.values.get(column) or ""):
+                entry.values[column] = _listed(entry, column)
+    return entries
+
+
+def _listed(entry: Entry, column: str) -> list[Any]:
+    """A cell's JSON array. ``['a', 'b']``, as Python writes it, is refused: NumPy writes the same without commas."""
+    cell: str = entry.values[column]
+    try:
+        found: list[Any] = json.loads(cell)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(
+            f"{entry.where}: {column!r} looks like a list but is not a JSON array: {cell[:60]} Write it as in "
+            '["one", "two"].'
+        ) from error
+    return found
 
 
 def parquet_entries(content: bytes, name: str) -> list[Entry]:

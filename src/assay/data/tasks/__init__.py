@@ -66,7 +66,7 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         Task("ioi", "indirect object identification; corruptions abc, swap, random-token", "logit-diff", ioi),
-        Task("greater-than", "a span of years ends after it begins", "logit-diff", greater_than),
+        Task("greater-than", "a span of years ends after it begins", "prob-diff", greater_than),
         Task("facts", "the object of a subject, in five relations", "logit-diff", facts),
         Task("agreement", "the verb agrees with its subject, attractor or not", "logit-diff", agreement),
         Task("induction", "what followed a random word follows it again", "logit-diff", induction),

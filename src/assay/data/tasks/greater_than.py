@@ -1,6 +1,6 @@
 """Greater-than (Hanna et al., arXiv 2305.00586): a span of years ends after it begins.
 
-"The war lasted from the year 1732 to the year 17" -> "45", not "19".
+"The war lasted from the year 1732 to the year 17" -> "33" or "34" or ... "99", not "00" or ... "32".
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from assay.data.encoding import prompt_ids
 from assay.data.pairs import PromptPair, PromptPairs
 from assay.data.tasks.words import collect, require_tokenizer
+from assay.data.years import ends_after_and_not
 from assay.model import Model
 
 NOUNS = """
@@ -26,34 +27,28 @@ CENTURIES = range(12, 19)
 def greater_than(model: Model, n: int = 16, seed: int = 0) -> PromptPairs:
     """``n`` pairs: which years may end a span that began in a given year?
 
-    A pair has one answer and one wrong answer, as far above the year in which the span begins as the other is
-    below, so that staying near it earns nothing. The answer is two digits long where the tokenizer reads a year
-    as two pairs of digits. Where it reads digit by digit, the answer is the tens digit, above or below that of
-    the first year. The corrupted prompt begins in year 01 of the century, which rules out no answer.
+    Answers are sets. Where the tokenizer reads a year as two pairs of digits: all later years of the century,
+    against the first year and all before it (the paper's probability difference). Where it reads digit by digit:
+    all tens digits above that of the first year, against all below. The corrupted prompt begins in year 01 of the
+    century, as in the paper.
 
     Raises:
         DataError: the tokenizer divides years in another way, or does not know the words.
     """
     tokenizer = require_tokenizer(model, "greater-than")
-    by_digit = _reads_digit_by_digit(tokenizer)
+    digits = 1 if _reads_digit_by_digit(tokenizer) else 2
     draw = random.Random(seed)
 
     def make(_: int) -> PromptPair:
         noun, century = draw.choice(NOUNS), draw.choice(CENTURIES)
-        if by_digit:
-            tens = draw.randint(1, 8)
-            start = 10 * tens + draw.randint(0, 9)
-            distance = draw.randint(1, min(tens, 9 - tens))
-            above, below = str(tens + distance), str(tens - distance)
-        else:
-            start = draw.randint(3, 97)
-            distance = draw.randint(1, min(start - 2, 99 - start))
-            above, below = f"{start + distance:02d}", f"{start - distance:02d}"
+        start = draw.randint(10, 89) if digits == 1 else draw.randint(2, 98)
         clean, corrupted = (TEMPLATE.format(noun=noun, century=century, start=year) for year in (start, 1))
-        return PromptPair(clean, corrupted, answer=above, wrong_answer=below, group=str(century))
+        after, other = ends_after_and_not(tokenizer, (clean, corrupted), start, digits)
+        # Where no member is a token, the outermost one stands for the set, so that the refusal shows what it becomes.
+        return PromptPair(clean, corrupted, after or "9" * digits, other or "0" * digits, group=str(century))
 
-    pairs = collect(model, "greater-than", n, make)
-    return PromptPairs(pairs, task="greater-than", metric="logit-diff")
+    pairs = collect(model, "greater-than", n, make, metric="prob-diff")
+    return PromptPairs(pairs, task="greater-than", metric="prob-diff")
 
 
 def _reads_digit_by_digit(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -63,17 +63,19 @@ def require_choice(task: str, option: str, value: str, choices: Iterable[str]) -
         raise OptionError(f"{task} has no {option} {value!r}. Choose one of {', '.join(choices)}.")
 
 
-def complaint(model: Model, pair: PromptPair) -> str | None:
-    """Why this pair cannot be measured by its logit difference, None if it can."""
+def complaint(model: Model, pair: PromptPair, metric: str = "logit-diff") -> str | None:
+    """Why this pair cannot be measured, None if it can."""
     try:
-        encode(model, PromptPairs((pair,)), METRICS["logit-diff"])
+        encode(model, PromptPairs((pair,)), METRICS[metric])
     except DataError as error:
         return str(error)
     return None
 
 
-def collect(model: Model, task: str, n: int, make: Callable[[int], PromptPair]) -> tuple[PromptPair, ...]:
-    """``n`` different pairs from ``make(number)``, which draws at random, each fit for the logit difference.
+def collect(
+    model: Model, task: str, n: int, make: Callable[[int], PromptPair], metric: str = "logit-diff"
+) -> tuple[PromptPair, ...]:
+    """``n`` different pairs from ``make(number)``, which draws at random, each fit for the metric.
 
     Pairs that this tokenizer reads with unequal lengths, with answers of several tokens or with unknown
     words are drawn anew.
@@ -90,7 +92,7 @@ def collect(model: Model, task: str, n: int, make: Callable[[int], PromptPair]) 
             pair = replace(make(number), id=str(number))
             if (pair.clean, pair.corrupted) in seen:
                 continue
-            reason = complaint(model, pair)
+            reason = complaint(model, pair, metric)
             if reason is None:
                 break
         else:
