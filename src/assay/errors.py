@@ -26,3 +26,7 @@ class StoreError(AssayError):
 
 class InterventionError(AssayError):
     """An intervention that did not fire, or a replay that does not reproduce the model."""
+
+
+class WorkerError(AssayError):
+    """A worker process that died more than once over the same piece of work."""

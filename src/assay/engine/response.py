@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property, partial
 
 import torch
@@ -69,6 +70,19 @@ class Response:
         self._equal_until = 0 if source is not None or model.has_foreign_hooks else batch.start
         self.start = self._equal_until if skip and not model.family.counts_positions else 0
         self._base: Recording | None = None
+        self._replay_is_faithful = False
+
+    def of(self, components: Sequence[Component]) -> Response:
+        """The same rows for some of the components: recordings, and what was proved of them, are shared.
+
+        Whatever was recorded or replayed before, here or for other components, the new response gives the same bits.
+        """
+        self._require_faithful_replay()
+        _ = self.source, self.base_values
+        part = copy(self)
+        part.components = list(components)
+        part.__dict__.pop("_moves", None)
+        return part
 
     # The two runs
 
@@ -173,6 +187,7 @@ class Response:
         wanted = {(component.site, component.layer) for component in self.components}
         found = site_gradients(self.model, self.batch, self.metric, wanted, self._keep, self.cost)
         self._base, gradients, self.__dict__["base_values"] = found
+        self._replay_is_faithful = False
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
         for site, layer, delta, numbers in self.deltas():
             products = (gradients[site, layer].double() * delta.double()).sum(3)
@@ -263,7 +278,7 @@ class Response:
     @torch.no_grad()
     def _require_faithful_replay(self) -> None:
         """Replay the rows unpatched: they must end where the recording ended."""
-        if self.start >= self.batch.positions:
+        if self._replay_is_faithful or self.start >= self.batch.positions:
             return
         rows = list(range(self.batch.rows))
         if self.model.has_foreign_hooks:
@@ -276,6 +291,7 @@ class Response:
                 f"Replaying {self.model.name} from position {self.start} does not reproduce its own run: relative "
                 f"deviation {off:.3g}, limit {limit:.0e}. A hook or a layer with state may be the cause."
             )
+        self._replay_is_faithful = True
 
     def _require_differentiable(self) -> None:
         if not self.metric.differentiable:
