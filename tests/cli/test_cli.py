@@ -360,6 +360,7 @@ def test_interrupt_keeps_what_is_finished(run: Run, tmp_path: Path, monkeypatch:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.delenv("ASSAY_TRACEBACK", raising=False)
     monkeypatch.setattr("assay.cli.score.write_page", interrupt)
     ended = run(*SORT, "--n", "2", "--out", "folder")
     assert (ended.code, "the same command goes on" in ended.err) == (130, True)

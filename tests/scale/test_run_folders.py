@@ -303,7 +303,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on(whole: dict[str, bytes], tmp_pa
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        with pytest.raises(StoreError, match="No space left on device.*make room"):
+        with pytest.raises(StoreError, match=r"No space left on device.*make room"):
             run_into(disk / "run")
         assert len(list((disk / "run" / "shards").iterdir())) > 3
         subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)

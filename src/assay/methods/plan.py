@@ -11,7 +11,7 @@ from assay.engine.batches import Batch
 from assay.model import Model
 from assay.sites import Component
 
-WORK = 2e11
+WORK = 1e11
 """Floating-point operations of a shard: seconds of one core, against milliseconds for writing it down."""
 LANES = 128
 """Patched sequences that a shard has at least, so that they still run side by side."""
