@@ -81,6 +81,20 @@ def test_a_shard_that_kills_its_workers_is_named(folder: Path, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_ends_the_workers_and_frees_the_folder(folder: Path, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while not multiprocessing.active_children():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    model, pairs = assay.load(folder), random_pairs(3)
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        assay.activation_patching(model, pairs, jobs=2, run_folder=tmp_path / "run", force=True)
+    assert not multiprocessing.active_children()
+    assert list(tmp_path.iterdir()) == []
+
+
 def fail_on(advance: Callable[[int], object]) -> Callable[[int], int]:
     def work(task: int) -> int:
         advance(1)

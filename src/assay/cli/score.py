@@ -105,10 +105,14 @@ def score(
     dtype: Annotated[str, typer.Option(help=f"Of the weights: {', '.join(DTYPES)}.")] = "float32",
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
     revision: Annotated[str | None, typer.Option(help="Of a hub model: branch, tag or commit.")] = None,
-    memory: Annotated[str, typer.Option(help="Working memory beyond the weights; sets batch sizes.")] = DEFAULT_MEMORY,
+    memory: Annotated[
+        str, typer.Option(help="Working memory of each process beyond the weights; sets batch sizes.")
+    ] = DEFAULT_MEMORY,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Processes of one thread each. Default: this process alone, with torch's own threads."),
+        typer.Option(
+            help="Compute in so many processes of one thread each. Default: in this one, with torch's own threads."
+        ),
     ] = None,
     top: Annotated[int, typer.Option(help="Components to print.")] = 20,
     skip: Annotated[bool, typer.Option(help="--no-skip also runs what is known to change nothing.")] = True,

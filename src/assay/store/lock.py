@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from assay.errors import StoreError
@@ -32,9 +33,10 @@ class FolderLock:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_still_there(file):
-                    os.ftruncate(file, 0)
-                    os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
                     self._file = file
+                    with suppress(OSError):  # a full disk; the name of the holder is only a courtesy
+                        os.ftruncate(file, 0)
+                        os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
                     return
             except BlockingIOError:
                 holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"

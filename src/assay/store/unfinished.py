@@ -66,7 +66,7 @@ class RunFolder:
             if not self.kept:
                 self._clear()  # it was stopped before anything was finished
             there = read_plan(self.path)
-            if there is not None and self.request is not None:
+            if there is not None and there["request"] and self.request:
                 self._require_same(there["request"], self.request)
         except OSError as error:
             self._leave()
