@@ -30,3 +30,7 @@ class InterventionError(AssayError):
 
 class MemoryExhausted(AssayError):  # noqa: N818
     """Not even the smallest piece of work fits into memory."""
+
+
+class WorkerError(AssayError):
+    """A worker process that died more than once over the same piece of work."""

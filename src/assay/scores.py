@@ -17,7 +17,7 @@ from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPair, PromptPairs
 from assay.errors import DataError, OptionError, StoreError
 from assay.sites import Component, Position, require_kind
-from assay.store import RunFiles, read_run, write_run
+from assay.store import RunFiles, RunFolder, read_run, write_run
 
 KEYS = ["method", "site", "layer", "unit", "source", "destination", "position"]
 
@@ -102,11 +102,16 @@ class Scores:
         return frame[[name for name in columns if name == "stderr_prompts" or not frame[name].isna().all()]]
 
     def save(
-        self, folder: str | Path, *, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None
+        self,
+        folder: str | Path | RunFolder,
+        *,
+        overwrite: bool = False,
+        finish: Callable[[Path], object] = lambda _: None,
     ) -> Path:
         """Write a run folder.
 
         Args:
+            folder: where to; or a run folder that is held, whose run these scores finish.
             overwrite: replace a run folder that is there already.
             finish: may add files before the folder gets its name.
 
@@ -127,6 +132,8 @@ class Scores:
         }
         tensors = {f"baseline.{name}": np.asarray(array, np.float64) for name, array in vars(self.baseline).items()}
         files = RunFiles(run, self.per_example(), self.to_pandas(), self.pairs.to_records(), tensors)
+        if isinstance(folder, RunFolder):
+            return folder.write(files, finish)
         return write_run(folder, files, overwrite, finish)
 
     @classmethod

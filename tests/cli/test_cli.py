@@ -356,11 +356,28 @@ def test_traceback_only_when_asked(run: Run, monkeypatch: pytest.MonkeyPatch) ->
         run("--traceback", "show", "nowhere")
 
 
-def test_interrupt_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_keeps_what_is_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.delenv("ASSAY_TRACEBACK", raising=False)
     monkeypatch.setattr("assay.cli.score.write_page", interrupt)
     ended = run(*SORT, "--n", "2", "--out", "folder")
-    assert (ended.code, "nothing was written" in ended.err) == (130, True)
+    assert (ended.code, "the same command goes on" in ended.err) == (130, True)
+    assert not (tmp_path / "folder" / "run.json").exists()
+    assert "not finished" in run("show", "folder").err
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert "shards are there" in run(*SORT, "--n", "2", "--out", "folder").out
+    assert not list((tmp_path / "folder").glob("*lock*"))
+
+
+def test_interrupt_before_anything_is_finished_leaves_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("assay.cli.score.load", interrupt)
+    assert run(*SORT, "--n", "2", "--out", "deep/folder").code == 130
     assert list(tmp_path.iterdir()) == []

@@ -47,7 +47,7 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ending:
         if ending.code == INTERRUPTED:
-            errors.print("Interrupted; nothing was written.")
+            errors.print("Interrupted. What was finished is kept; the same command goes on.")
         raise
     except Exception as error:
         _show_traceback_if_asked()

@@ -18,7 +18,7 @@ from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
-from assay.errors import ModelError, OptionError, StoreError
+from assay.errors import ModelError, OptionError
 from assay.methods.method import (
     DEFAULT_SITES,
     measure,
@@ -31,11 +31,12 @@ from assay.methods.method import (
 from assay.methods.path_patching import NAME as PATH_PATCHING
 from assay.methods.path_patching import method_to
 from assay.methods.registry import method_named
+from assay.methods.sharded import require_jobs
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe, print_baseline, print_scores, write_page
 from assay.scores import Scores, configuration_hash
 from assay.sites import Component, Selection, parse
-from assay.store import finished_run, require_writable
+from assay.store import RunFolder, finished_run
 
 Model = Annotated[
     str, typer.Argument(help="Short name (assay list models), local folder, GGUF file, or hub id.", show_default=False)
@@ -48,7 +49,12 @@ Task = Annotated[
     ),
 ]
 Number = Annotated[int | None, typer.Option("--n", help="Prompt pairs. Default: 16 of a task, all of a file.")]
-Out = Annotated[Path | None, typer.Option(help="Run folder. Default: runs/score-<task>-<hash>.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run folder. Default: runs/score-<task>-<hash>. The same command goes on with a run that was interrupted."
+    ),
+]
 
 
 def score(
@@ -99,7 +105,15 @@ def score(
     dtype: Annotated[str, typer.Option(help=f"Of the weights: {', '.join(DTYPES)}.")] = "float32",
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
     revision: Annotated[str | None, typer.Option(help="Of a hub model: branch, tag or commit.")] = None,
-    memory: Annotated[str, typer.Option(help="Working memory beyond the weights; sets batch sizes.")] = DEFAULT_MEMORY,
+    memory: Annotated[
+        str, typer.Option(help="Working memory of each process beyond the weights; sets batch sizes.")
+    ] = DEFAULT_MEMORY,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Compute in so many processes of one thread each. Default: in this one, with torch's own threads."
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(help="Components to print.")] = 20,
     skip: Annotated[bool, typer.Option(help="--no-skip also runs what is known to change nothing.")] = True,
     force: Annotated[bool, typer.Option(help="Go on although the model cannot do the task.")] = False,
@@ -108,6 +122,7 @@ def score(
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
     given = dict(locals())
     _check_options(sites, method, metric, direction, mean, reference, receivers, dtype, memory, top)
+    require_jobs(jobs)
     require_align(align)
     task_options = {name: given[name] for each in TASKS.values() for name in each.options}
     source = _open_task(given, task_options)
@@ -121,44 +136,45 @@ def score(
     if finished_run(folder, request):
         _show_finished(console, folder, top, "This run is finished already; nothing was computed.")
         return
-    require_writable(folder)
-    loaded = load(model, dtype=dtype, device=device, revision=revision)
-    if fingerprint(model, revision) != request["model"]:
-        raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
-    console.print(escape(describe(loaded)), style="dim", highlight=False)
-    if source:
-        pairs = prompts or source.pairs(loaded, seed, n)
-    else:
-        pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **task_options)
-    for reason, count in pairs.options.get("dropped", {}).items():
-        console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
-    scores = measure(
-        method_to(receivers) if receivers is not None else method,
-        loaded,
-        pairs,
-        sites=sites,
-        metric=metric,
-        direction=direction,  # type: ignore[arg-type]  # checked above
-        memory=memory,
-        seed=seed,
-        mean=mean,  # type: ignore[arg-type]
-        reference=references.pairs(loaded, seed) if references else None,
-        align=align,  # type: ignore[arg-type]
-        chat=chat,
-        skip=skip,
-        force=force,
-        progress=True,
-        on_baseline=lambda baseline, chosen, why: print_baseline(console, baseline, chosen, why),
-    )
-    scores.provenance["command"] = _command(given)
-    scores.request.update(request)
-    try:
-        scores.save(folder, finish=lambda scratch: write_page(scores, scratch / "report.html"))
-    except StoreError:
-        if not finished_run(folder, request):
-            raise
-        _show_finished(console, folder, top, "Another process finished the same run first.")
-        return
+    with RunFolder(folder, request) as kept:
+        if finished_run(folder, request):
+            _show_finished(console, folder, top, "Another process finished the same run just now.")
+            return
+        if kept.plan is not None:
+            console.print(f"Going on in {escape(str(folder))}: {kept.kept} of {kept.plan['shards']} shards are there.")
+        loaded = load(model, dtype=dtype, device=device, revision=revision)
+        if fingerprint(model, revision) != request["model"]:
+            raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
+        console.print(escape(describe(loaded)), style="dim", highlight=False)
+        if source:
+            pairs = prompts or source.pairs(loaded, seed, n)
+        else:
+            pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **task_options)
+        for reason, count in pairs.options.get("dropped", {}).items():
+            console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
+        scores = measure(
+            method_to(receivers) if receivers is not None else method,
+            loaded,
+            pairs,
+            sites=sites,
+            metric=metric,
+            direction=direction,  # type: ignore[arg-type]  # checked above
+            memory=memory,
+            seed=seed,
+            mean=mean,  # type: ignore[arg-type]
+            reference=references.pairs(loaded, seed) if references else None,
+            align=align,  # type: ignore[arg-type]
+            chat=chat,
+            skip=skip,
+            force=force,
+            progress=True,
+            jobs=jobs,
+            run_folder=kept,
+            on_baseline=lambda baseline, chosen, why: print_baseline(console, baseline, chosen, why),
+        )
+        scores.provenance["command"] = _command(given)
+        scores.request.update(request)
+        scores.save(kept, finish=lambda scratch: write_page(scores, scratch / "report.html"))
     print_scores(console, scores, top, folder)
 
 

@@ -21,7 +21,7 @@ from assay.model.recording import record
 
 @dataclass(frozen=True)
 class PlainLogits:
-    """What Hugging Face gives for the rows of one batch: what recordings and replays must agree with."""
+    """What Hugging Face gives for R rows: what recordings and replays must agree with."""
 
     pair: Tensor
     """(R, P, 2) logits of the answer's and the wrong answer's token."""
@@ -29,10 +29,21 @@ class PlainLogits:
     """Root mean square of all logits at the answers' positions."""
 
 
+@dataclass(frozen=True)
+class PlainRuns:
+    """The plain logits of a batch's base and source rows."""
+
+    base: PlainLogits
+    source: PlainLogits
+
+    def part(self, rows: slice) -> PlainRuns:
+        return PlainRuns(*(replace(plain, pair=plain.pair[rows]) for plain in (self.base, self.source)))
+
+
 @torch.no_grad()
 def measure_baseline(
     model: Model, batches: Sequence[Batch], direction: Direction, n_examples: int, metric: Metric, cost: CostMeter
-) -> tuple[Baseline, list[Batch], list[tuple[PlainLogits, PlainLogits]]]:
+) -> tuple[Baseline, list[Batch], list[PlainRuns]]:
     """Run every clean and corrupted prompt once, as Hugging Face would, with the user's attention and hooks.
 
     Returns:
@@ -68,7 +79,7 @@ def measure_baseline(
             np.add.at(results[name], examples, metric.values(read, batch.targets).double().cpu().numpy())
             right = METRICS["exact-match"].row_values(logits, batch.targets).cpu().numpy()
             results[f"{name}_right"][examples[answer_rows]] = right[answer_rows]
-        plain.append((logits_of[0], logits_of[1]))
+        plain.append(PlainRuns(*logits_of))
     return Baseline(**results), completed, plain
 
 

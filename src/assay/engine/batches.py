@@ -49,6 +49,13 @@ class Batch:
     def positions(self) -> int:
         return self.base.shape[1]
 
+    def part(self, rows: slice) -> Batch:
+        """Some of the rows."""
+        index = torch.arange(self.rows, device=self.base.device)[rows]
+        return Batch(
+            self.base[rows], self.source[rows], self.starts[rows], self.targets.rows(index), self.examples[rows]
+        )
+
     def mask(self, position: Position) -> Tensor | None:
         """(R, T) bool: where a component at this position is patched; None for all positions.
 

@@ -22,12 +22,29 @@ class CostMeter:
     interventions: int = 0
     """Patched sequences that were run (component x row)."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Of work, stage by stage: added up over processes, and over sittings for what was kept of each."""
 
     def forward(self, sequences: int, positions: int, layers: int = 1) -> None:
         self.layer_tokens_forward += sequences * positions * layers
 
     def backward(self, sequences: int, positions: int, layers: int = 1) -> None:
         self.layer_tokens_backward += sequences * positions * layers
+
+    def since(self, before: CostMeter) -> CostMeter:
+        """What was spent after ``before``, a copy of this meter, was made."""
+        return CostMeter(
+            self.layer_tokens_forward - before.layer_tokens_forward,
+            self.layer_tokens_backward - before.layer_tokens_backward,
+            self.interventions - before.interventions,
+            {name: total - before.seconds.get(name, 0.0) for name, total in self.seconds.items()},
+        )
+
+    def add(self, other: CostMeter) -> None:
+        self.layer_tokens_forward += other.layer_tokens_forward
+        self.layer_tokens_backward += other.layer_tokens_backward
+        self.interventions += other.interventions
+        for name, seconds in other.seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -72,7 +72,10 @@ class PathPatch:
 
     def __init__(self, response: Response, receivers: Receivers) -> None:
         self.response, self.model, self.receivers = response, response.model, receivers
-        if not any(self._reaches_any(component) for component in response.components):
+
+    def require_any(self, senders: Sequence[Component]) -> None:
+        """Refuse senders of which none writes before any receiver reads."""
+        if not any(self._reaches_any(sender) for sender in senders):
             raise OptionError("No sender writes before any receiver reads: there is no path between them.")
 
     @torch.no_grad()

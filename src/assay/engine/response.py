@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property, partial
 
 import torch
@@ -15,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from assay.data.metrics import Metric
-from assay.engine.baseline import PlainLogits
+from assay.engine.baseline import PlainRuns
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
 from assay.engine.gradients import Place, answer_logits, read_metric, stream_gradients
@@ -78,6 +79,19 @@ class Response:
         """Where the residual stream after the last layer is wanted from."""
         self._base: Recording | None = None
         self._portions: Portions | None = None
+        self._replay_is_faithful = False
+
+    def of(self, components: Sequence[Component]) -> Response:
+        """The same rows for some of the components: recordings, and what was proved of them, are shared.
+
+        Whatever was recorded or replayed before, here or for other components, the new response gives the same bits.
+        """
+        self._require_faithful_replay()
+        _ = self.source, self.base_values
+        part = copy(self)
+        part.components = list(components)
+        part.__dict__.pop("_moves", None)
+        return part
 
     # The two runs
 
@@ -212,7 +226,7 @@ class Response:
         else:
             start = 0
             recording = self._record(self.batch.base, gradients=True)
-            self._base = recording.detached()
+            self._base = self._base or recording.detached()
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
         numbers = self._numbers()
 
@@ -289,19 +303,19 @@ class Response:
     # Proofs
 
     @torch.no_grad()
-    def require_same_as(self, base: PlainLogits, source: PlainLogits) -> None:
+    def require_same_as(self, plain: PlainRuns) -> None:
         """The two runs must give the logits that Hugging Face gives, read the way the metric reads them.
 
         Raises:
             InterventionError: they do not.
         """
-        runs = [(self._base, base), (self.__dict__.get("_source_recording"), source)]
-        for recording, plain in runs:
+        runs = [(self._base, plain.base), (self.__dict__.get("_source_recording"), plain.source)]
+        for recording, expected in runs:
             if recording is None:
                 continue
             logits = answer_logits(self.model, recording.residuals[-1], self.batch.targets, self.metric)
             pair = logits if self.metric.reads == "tokens" else logits.gather(-1, self.batch.targets.pair)
-            off = ((pair - plain.pair).double().square().mean().sqrt() / plain.scale).item()
+            off = ((pair - expected.pair).double().square().mean().sqrt() / expected.scale).item()
             limit = LIMITS[self.model.dtype]
             if not off <= limit:
                 raise InterventionError(
@@ -326,7 +340,7 @@ class Response:
     @torch.no_grad()
     def _require_faithful_replay(self) -> None:
         """Replay the rows unpatched: they must end where the recording ended."""
-        if self.start >= self.batch.positions:
+        if self._replay_is_faithful or self.start >= self.batch.positions:
             return
         rows = list(range(self.batch.rows))
         if self.model.has_foreign_hooks:
@@ -340,6 +354,7 @@ class Response:
                 f"Replaying {self.model.name} from position {self.start} does not reproduce its own run: relative "
                 f"deviation {off:.3g}, limit {limit:.0e}. A hook or a layer with state may be the cause."
             )
+        self._replay_is_faithful = True
 
     def _require_differentiable(self) -> None:
         if not self.metric.differentiable:

@@ -18,6 +18,7 @@ METHOD = Method(
     source_note="Vig et al., arXiv 2004.12265; Meng et al., arXiv 2202.05262",
     compute=effect,
     exact=True,
+    by_component=True,
 )
 
 

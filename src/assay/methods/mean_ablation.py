@@ -32,6 +32,7 @@ METHOD = Method(
     source_note="Wang et al., arXiv 2211.00593",
     compute=effect,
     exact=True,
+    by_component=True,
     source=_source,
     uses_reference=True,
     uses_means=True,

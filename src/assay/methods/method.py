@@ -6,11 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
+from pathlib import Path
+from typing import Any, TypedDict
 
-import numpy as np
 from torch import Tensor
-from tqdm import tqdm
 
 from assay.data.baseline import Baseline
 from assay.data.chat import as_chat
@@ -23,15 +22,16 @@ from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
 from assay.engine.cost import CostMeter
 from assay.engine.response import Response, Source
-from assay.engine.savings import EVERY_SAVING, NO_SAVING
 from assay.engine.sources import MeanOver
-from assay.errors import DataError, InterventionError, ModelError, OptionError
+from assay.errors import DataError, ModelError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
+from assay.methods.sharded import compute_values, finished_scores, opened, require_jobs, threads_of_run
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.model.quantisation import kind_of
 from assay.scores import Scores
 from assay.sites import Selection, describe, select
+from assay.store import RunFolder
 
 DEFAULT_SITES = "heads,mlps"
 
@@ -71,6 +71,9 @@ class Method:
     has_unit: bool = True
     """The values are in the metric's unit."""
     signed: bool = True
+    by_component: bool = False
+    """Each component costs passes of its own and its value does not depend on which others are asked for, so they
+    may be computed in blocks, in any order."""
     uses_gradients: bool = False
     through_layers: bool = True
     """If it uses gradients: through the layers, not the unembedding alone."""
@@ -111,6 +114,8 @@ class MeasureOptions(TypedDict, total=False):
     skip: bool
     force: bool
     progress: bool
+    jobs: int | None
+    run_folder: str | Path | RunFolder | None
 
 
 def measure(
@@ -130,6 +135,8 @@ def measure(
     skip: bool = True,
     force: bool = False,
     progress: bool = False,
+    jobs: int | None = None,
+    run_folder: str | Path | RunFolder | None = None,
     on_baseline: Callable[[Baseline, Metric, str], None] = lambda baseline, metric, why: None,
 ) -> Scores:
     """Run a method for every component of the given sites on every pair.
@@ -151,7 +158,11 @@ def measure(
         chat: render each prompt through the model's chat template, up to where the answer begins.
         skip: leave out what is known to change nothing.
         force: go on although the model cannot tell clean from corrupted.
-        progress: show a bar with the time left on standard error.
+        progress: say on standard error how far the run is: a bar on a terminal, a line now and then elsewhere.
+        jobs: compute in so many processes of one thread each (1: here, with one thread); here, with torch's own
+            threads, if None. ``memory`` is for each. More than one needs a model that `assay.load` loaded by name.
+        run_folder: where to keep the run. What is finished is kept from moment to moment, so the same call goes on
+            after any interruption, with the same result to the byte; on a finished folder it reads the result.
         on_baseline: called once the unpatched prompts have been run, with the metric and why it was chosen.
 
     Raises:
@@ -159,6 +170,8 @@ def measure(
         DataError: prompts that cannot be used, or that the model does not tell apart.
         ModelError: a model that is not ready (training mode, autocast) or lacks a site.
         InterventionError: assay's run of the model is not the model's own, or a patch did not fire.
+        StoreError: the run folder is in use, is of another configuration, or cannot be written.
+        WorkerError: two worker processes died over one piece of the work.
     """
     if not isinstance(model, Model):
         raise OptionError(f"The model must be an assay.Model, as assay.load gives, not {type(model).__name__}.")
@@ -180,7 +193,8 @@ def measure(
     mean = require_mean(method, mean)
     require_reference(method, reference is not None)
     budget = parse_memory(memory)
-    with exclusive(model.hf):
+    require_jobs(jobs)
+    with exclusive(model.hf), opened(run_folder) as folder, threads_of_run(jobs, folder):
         model.require_ready()
         rows = encode(model, pairs, chosen, align)
         components = _each_position(
@@ -194,55 +208,8 @@ def measure(
                 "be missed. Remove them, or use activation-patching."
             )
         cost = CostMeter()
-        setting = Setting(model, rows, components, chosen, seed, mean, references, budget, cost, align)
-        with cost.stage("source"):
-            source = method.source(setting) if method.source is not None else None
-        batches = make_batches(model, rows, direction, budget)
-        with cost.stage("baseline"):
-            baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
-        on_baseline(baseline, chosen, why)
-        if not baseline.tells_apart and not force:
-            raise DataError(
-                f"{model.name} does not tell clean from corrupted prompts on {pairs.task}: {chosen.name} is "
-                f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
-                f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
-                "behaviour to attribute. Use --force to go on all the same."
-            )
-        values = np.zeros((len(components), len(pairs)))
-        total = len(components) * len(rows)
-        with cost.stage(method.name), tqdm(total=total, desc=method.name, disable=None if progress else True) as bar:
-            for batch, expected in zip(batches, plain, strict=True):
-                response = Response(
-                    model,
-                    batch,
-                    chosen,
-                    components,
-                    source=source,
-                    savings=EVERY_SAVING if skip else NO_SAVING,
-                    memory=budget,
-                    cost=cost,
-                    advance=bar.update,
-                )
-                found = method.compute(response, setting).double().cpu().numpy()
-                response.require_same_as(*expected)
-                np.add.at(values.T, batch.examples.cpu().numpy(), found.T)
-    for component, of_examples in zip(components, values, strict=True):
-        if not np.isfinite(of_examples).all():
-            raise InterventionError(f"The {method.name} value of {component.name} is not finite; check the weights.")
-    return Scores(
-        components=tuple(components),
-        values=values,
-        pairs=pairs,
-        method=method.name,
-        direction=direction,
-        metric=chosen.name,
-        unit=chosen.unit if method.has_unit else "none",
-        exact=method.exact,
-        estimates_effect=method.estimates_effect,
-        signed=method.signed,
-        baseline=baseline,
-        cost=cost.summary(sum(len(row.clean) for row in rows) * model.n_layers),
-        configuration={
+        setting = Setting(model, rows, components, chosen, seed, mean, references, budget, CostMeter(), align)
+        configuration: dict[str, Any] = {
             "model": {
                 "name": model.name,
                 "weights_sha256": model.weight_hash,
@@ -265,15 +232,57 @@ def measure(
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
             "skip": skip,
-        },
-        provenance={
-            "model": describe_model(model),
-            **describe_environment(model),
-            "memory": memory,
-            "metric_chosen_because": why,
-            "method_source": method.source_note,
-        },
-    )
+        }
+        if folder is not None and folder.is_finished:
+            return finished_scores(folder, configuration)
+        batches = make_batches(model, rows, direction, budget, by_start=method.by_component)
+        with cost.stage("baseline"):
+            baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
+        on_baseline(baseline, chosen, why)
+        if not baseline.tells_apart and not force:
+            raise DataError(
+                f"{model.name} does not tell clean from corrupted prompts on {pairs.task}: {chosen.name} is "
+                f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
+                f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
+                "behaviour to attribute. Use --force to go on all the same."
+            )
+        values = compute_values(
+            method,
+            setting,
+            list(zip(batches, plain, strict=True)),
+            direction,
+            skip,
+            configuration=configuration,
+            folder=folder,
+            jobs=jobs,
+            cost=cost,
+            show=progress,
+        )
+        scores = Scores(
+            components=tuple(components),
+            values=values,
+            pairs=pairs,
+            method=method.name,
+            direction=direction,
+            metric=chosen.name,
+            unit=chosen.unit if method.has_unit else "none",
+            exact=method.exact,
+            estimates_effect=method.estimates_effect,
+            signed=method.signed,
+            baseline=baseline,
+            cost=cost.summary(sum(len(row.clean) for row in rows) * model.n_layers),
+            configuration=configuration,
+            provenance={
+                "model": describe_model(model),
+                **describe_environment(model),
+                "memory": memory,
+                "metric_chosen_because": why,
+                "method_source": method.source_note,
+            },
+        )
+        if folder is not None and folder is not run_folder:
+            scores.save(folder)
+    return scores
 
 
 def _hash_of(pairs: PromptPairs) -> str:

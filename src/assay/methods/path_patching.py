@@ -8,6 +8,7 @@ base value; what is after the receivers is computed anew (Goldowsky-Dill et al.,
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 from torch import Tensor
@@ -29,20 +30,24 @@ DESCRIPTION = "exact effect of each sender through its direct paths to the recei
 def method_to(receivers: str | Selection) -> Method:
     """Path patching to these receivers: a phrase such as ``q[9:12],mlps[10],logits``, or a selection."""
 
-    def compute(response: Response, _: Setting) -> Tensor:
-        return PathPatch(response, parse_receivers(response, receivers)).values() - response.base_values
-
     return Method(
         name=NAME,
         description=DESCRIPTION,
         source_note=NOTE,
-        compute=compute,
+        compute=partial(_effects, receivers=receivers),
         exact=True,
+        by_component=True,
         estimates_effect=False,
         kinds=SENDERS,
         takes_model_apart=True,
         parameters={"receivers": describe(receivers)},
     )
+
+
+def _effects(response: Response, setting: Setting, receivers: str | Selection) -> Tensor:
+    paths = PathPatch(response, parse_receivers(response, receivers))
+    paths.require_any(setting.components)
+    return paths.values() - response.base_values
 
 
 def _without_receivers(_: Response, __: Setting) -> Tensor:

@@ -29,6 +29,7 @@ METHOD = Method(
     source_note="Chan et al. 2022, causal scrubbing",
     compute=effect,
     exact=True,
+    by_component=True,
     source=_source,
     uses_reference=True,
 )

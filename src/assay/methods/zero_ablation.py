@@ -24,6 +24,7 @@ METHOD = Method(
     source_note="Olsson et al., arXiv 2209.11895",
     compute=effect,
     exact=True,
+    by_component=True,
     source=_source,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def load(
         model = Model(source, tokenizer, name=name, origin={"kind": "in memory"})
     else:
         model = _load_from(str(source), tokenizer, _dtype(dtype), _device(device), revision)
+        model.load_again = partial(
+            load,
+            source,
+            tokenizer,
+            dtype=dtype,
+            device=device,
+            revision=model.origin.get("commit", revision),
+            check=check,
+        )
     if check:
         require_sound(model)
     return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -66,6 +66,8 @@ class Model:
         self.tokenizer = tokenizer
         self.name = name
         self.origin = origin or {}
+        self.load_again: Callable[[], Model] | None = None
+        """Loads the same model in another process; None if it was handed over in memory."""
         self._hashed: tuple[object, str] | None = None
         self.config = hf.config
         self.family: Family = family_of(hf.config)
@@ -286,6 +288,11 @@ class Model:
             for part in stored(tensor.detach()):
                 digest.update(part.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+    @property
+    def configuration_hash(self) -> str:
+        """SHA-256 over the configuration: with the weights it decides what the model computes."""
+        return hashlib.sha256(self.config.to_json_string(use_diff=False).encode()).hexdigest()
 
     @property
     def adapters(self) -> list[str]:

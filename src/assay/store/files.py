@@ -23,13 +23,14 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from assay.errors import StoreError
 
 SCHEMA_VERSION = 1
 SCRATCH = ".assay-"
-SPACE_NEEDED = 16 << 20
+UNFINISHED = ("plan.json", "lock", "shards")
+"""What lies in a run folder while its run is being computed; see `assay.store.unfinished`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,12 @@ class RunFiles:
 
 
 def write_run(
-    folder: str | Path, files: RunFiles, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None
+    folder: str | Path,
+    files: RunFiles,
+    overwrite: bool = False,
+    finish: Callable[[Path], object] = lambda _: None,
+    *,
+    held: bool = False,
 ) -> Path:
     """Write a run folder under a temporary name, then give it its own.
 
@@ -53,12 +59,15 @@ def write_run(
     Args:
         overwrite: replace a run folder that is there already.
         finish: called with the temporary folder, to add more files.
+        held: the folder is there, and this process holds the unfinished run in it.
 
     Raises:
         StoreError: the folder exists already or cannot be written.
     """
     folder = Path(folder).resolve()
-    if overwrite and (folder / "run.json").is_file():
+    if held:
+        pass
+    elif overwrite and (folder / "run.json").is_file():
         read_run_json(folder)  # only a run of ours is ever replaced
     else:
         require_writable(folder)
@@ -75,10 +84,12 @@ def write_run(
         finish(scratch)
         for path in scratch.iterdir():
             path.chmod(0o666 & ~_umask())
+            sync(path)
         if parent == folder:
             names = sorted((path.name for path in scratch.iterdir()), key=lambda name: name == "run.json")
             for name in names:
                 (scratch / name).rename(folder / name)
+            sync(folder)
         else:
             scratch.chmod(0o777 & ~_umask())
             if there:
@@ -97,7 +108,7 @@ def _write_files(scratch: Path, files: RunFiles) -> None:
     lines = [json.dumps(prompt, ensure_ascii=False) for prompt in files.prompts]
     (scratch / "prompts.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     tensors = {name: np.ascontiguousarray(array) for name, array in files.tensors.items()}
-    save_file(tensors, scratch / "tensors.safetensors")
+    (scratch / "tensors.safetensors").write_bytes(save(tensors))
     run = {"schema_version": SCHEMA_VERSION, **files.run}
     text = json.dumps(run, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     (scratch / "run.json").write_text(text, encoding="utf-8")
@@ -149,6 +160,8 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     try:
         run = json.loads((folder / "run.json").read_text("utf-8"))
     except FileNotFoundError as error:
+        if (folder / UNFINISHED[0]).is_file():
+            raise StoreError(f"The run in {folder} is not finished. Give the command that began it again.") from error
         raise StoreError(f"{folder} is not a run folder: it has no run.json.") from error
     except (OSError, ValueError) as error:
         raise StoreError(f"{folder / 'run.json'} is damaged: {error}") from error
@@ -166,16 +179,9 @@ def finished_run(folder: Path, request: dict[str, Any]) -> bool:
     Raises:
         StoreError: it holds something else; the message names what differs.
     """
-    if not os.path.exists(folder) or (folder.is_dir() and not _content(folder)):
+    if not os.path.exists(folder) or (folder.is_dir() and _is_ours_unfinished(folder)):
         return False
-    found = read_run_json(folder).get("request", {})
-    names = sorted({*found, *request})
-    different = [
-        f"  {name}: {json.dumps(found.get(name))} there, {json.dumps(request.get(name))} now"
-        for name in names
-        if found.get(name) != request.get(name)
-    ]
-    if different:
+    if different := differences(read_run_json(folder).get("request", {}), request):
         raise StoreError(
             f"{folder} holds a finished run of another configuration:\n"
             + "\n".join(different)
@@ -184,17 +190,50 @@ def finished_run(folder: Path, request: dict[str, Any]) -> bool:
     return True
 
 
+def differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """One line for each entry in which two configurations differ."""
+    return [
+        f"  {name}: {json.dumps(there.get(name))} there, {json.dumps(now.get(name))} now"
+        for name in sorted({*there, *now})
+        if there.get(name) != now.get(name)
+    ]
+
+
 def require_writable(folder: Path) -> None:
     """Raise, before anything slow has begun, if ``folder`` cannot be created; nothing is left behind.
 
     Raises:
-        StoreError: it exists and is not empty, the place is not writable, or the disk is full.
+        StoreError: it exists and is not empty, or the place is not writable.
     """
     if os.path.exists(folder):
         if not folder.is_dir():
             raise StoreError(f"{folder} exists and is not a folder. Choose another --out.")
         if _content(folder):
             raise StoreError(f"{folder} exists already. Choose another folder, or overwrite=True from Python.")
+    for part in reversed(make_folders(folder)):
+        part.rmdir()
+
+
+def require_ours_or_empty(folder: Path) -> None:
+    """Refuse a folder that holds anything but a run of ours, finished or not.
+
+    Raises:
+        StoreError: it does.
+    """
+    if not os.path.exists(folder):
+        return
+    if not folder.is_dir():
+        raise StoreError(f"{folder} exists and is not a folder. Choose another.")
+    if not (_is_ours_unfinished(folder) or (folder / "run.json").is_file()):
+        raise StoreError(f"{folder} exists already and holds no run. Choose another folder.")
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it, and see that files can be written there; gives the new ones, outermost first.
+
+    Raises:
+        StoreError: the place is not writable; nothing is left behind.
+    """
     made: list[Path] = []
     try:
         for part in reversed([folder, *folder.parents]):
@@ -203,16 +242,27 @@ def require_writable(folder: Path) -> None:
                 made.append(part)
         with tempfile.TemporaryFile(dir=folder):
             pass
-        free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise StoreError(f"Cannot write {folder}: {error.strerror or error}.") from error
-    finally:
         for part in reversed(made):
             part.rmdir()
-    if free < SPACE_NEEDED:
-        raise StoreError(
-            f"Cannot write {folder}: only {free >> 20} MB are free, and a run may take {SPACE_NEEDED >> 20}."
-        )
+        raise StoreError(f"Cannot write {folder}: {error.strerror or error}.") from error
+    return made
+
+
+def sync(path: Path) -> None:
+    """Bring a file or folder to the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _is_ours_unfinished(folder: Path) -> bool:
+    """Whether there is nothing in the folder, or a run that is not finished."""
+    if (folder / "run.json").exists():
+        return False
+    return (folder / UNFINISHED[0]).is_file() or all(path.name in UNFINISHED[1:] for path in _content(folder))
 
 
 def _content(folder: Path) -> list[Path]:

@@ -1,0 +1,69 @@
+"""What a run is cut into: a pure function of what is computed, whoever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.engine.batches import Batch
+from assay.model import Model
+from assay.sites import Component
+
+WORK = 1e11
+"""Floating-point operations of a shard: seconds of one core, against milliseconds for writing it down."""
+LANES = 128
+"""Patched sequences that a shard has at least, so that they still run side by side."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A block of prompts (the rows of one batch) and a block of components."""
+
+    number: int
+    batch: int
+    components: tuple[int, ...]
+    """Their numbers among all components of the run."""
+    rows: int
+    names: str
+    """Of its first and last component."""
+
+    @property
+    def size(self) -> int:
+        """(component, row) pairs."""
+        return len(self.components) * self.rows
+
+    def __str__(self) -> str:
+        return f"shard {self.number} (prompt block {self.batch}, {self.names})"
+
+
+def make_plan(
+    model: Model, components: Sequence[Component], batches: Sequence[Batch], *, by_component: bool
+) -> list[Shard]:
+    """Cut each batch into blocks of components of about equal work, in the order in which replay meets them.
+
+    Args:
+        by_component: whether components cost passes of their own; else each batch is one shard.
+    """
+    shards: list[Shard] = []
+    for number, batch in enumerate(batches):
+        blocks = [tuple(range(len(components)))]
+        if by_component:
+            blocks = _blocks(model, components, batch)
+        for block in blocks:
+            names = f"{components[block[0]].name} to {components[block[-1]].name}"
+            shards.append(Shard(len(shards), number, block, batch.rows, names))
+    return shards
+
+
+def _blocks(model: Model, components: Sequence[Component], batch: Batch) -> list[tuple[int, ...]]:
+    order = sorted(range(len(components)), key=lambda i: components[i].entry)
+    per_token = 2 * model.d_model * (4 * model.n_heads * model.d_head + 3 * model.d_mlp)
+    positions = max(1, batch.positions - batch.start)
+    layers = np.array([model.n_layers - components[i].entry + 1 for i in order], dtype=float)
+    work = np.cumsum(layers * positions * batch.rows * per_token)
+    count = int(max(1, min(work[-1] // WORK, len(order) * batch.rows // LANES)))
+    ends = np.searchsorted(work, work[-1] * np.arange(1, count) / count)
+    parts = np.split(np.array(order), np.unique(ends))
+    return [tuple(part.tolist()) for part in parts if len(part)]

@@ -1,0 +1,45 @@
+"""How far a run is, on standard error: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+from assay.scale import Advance
+
+FIRST_LINE, LATER_LINES = 10.0, 30.0
+"""Seconds until the first line, and between later ones."""
+
+
+@contextmanager
+def progress_of(name: str, total: int, done: int, show: bool) -> Iterator[Advance]:
+    """Gives a function that is told how many of ``total`` parts have been done, beyond ``done`` at the start."""
+    if not show:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with tqdm(total=total, initial=done, desc=name) as bar:
+            yield bar.update
+    else:
+        yield _Lines(name, total, done).advance
+
+
+class _Lines:
+    def __init__(self, name: str, total: int, done: int) -> None:
+        self.name, self.total, self.done = name, total, done
+        self.found = done
+        self.began = time.monotonic()
+        self.next = self.began + FIRST_LINE
+
+    def advance(self, parts: int) -> None:
+        self.done += parts
+        now = time.monotonic()
+        if now < self.next or self.done <= self.found:
+            return
+        self.next = now + LATER_LINES
+        left = (now - self.began) * (self.total - self.done) / (self.done - self.found)
+        clock = tqdm.format_interval(left)
+        print(f"{self.name}: {self.done} of {self.total}, {clock} left", file=sys.stderr, flush=True)

@@ -1,0 +1,193 @@
+"""Where shards are computed: one in each process, with the recordings of the prompt block that it is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from assay.engine.baseline import PlainRuns, measure_baseline
+from assay.engine.batches import Batch, Direction, make_batches
+from assay.engine.cost import CostMeter
+from assay.engine.memory import Portions
+from assay.engine.response import Response, Source
+from assay.engine.savings import EVERY_SAVING, NO_SAVING
+from assay.errors import InterventionError, ModelError, OptionError
+from assay.methods.plan import Shard
+from assay.model import Model
+from assay.model.attention import exclusive
+from assay.scale import Advance
+
+if TYPE_CHECKING:
+    from assay.methods.method import Method, Setting
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a shard gave: values (C', R) in float64, and what that took."""
+
+    values: np.ndarray
+    cost: dict[str, Any]
+
+
+class Workbench:
+    """Computes shards. What comes out depends on the shard alone, not on what was computed before.
+
+    Args:
+        setting: its cost meter is charged with all that is done here.
+        measured: batches as `measure_baseline` gives them, with their plain logits; what is missing is measured.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        setting: Setting,
+        batches: Sequence[Batch],
+        direction: Direction,
+        skip: bool,
+        advance: Advance,
+        measured: Sequence[tuple[Batch, PlainRuns]] = (),
+    ) -> None:
+        self.method, self.setting, self.batches = method, setting, batches
+        self.direction: Direction = direction
+        self.skip = skip
+        self.advance = advance
+        self.measured = dict(enumerate(measured))
+        self._source: Source | None = None
+        self._at = -1
+        self._response: Response | None = None
+        self._rows: Portions | None = None
+
+    def __call__(self, shard: Shard) -> Computed:
+        """The shard's values.
+
+        Raises:
+            InterventionError: a proof failed, or a value is not finite.
+        """
+        cost, model = self.setting.cost, self.setting.model
+        before = deepcopy(cost)
+        with exclusive(model.hf):
+            if self.method.source is not None and self._source is None:
+                with cost.stage("source"):
+                    self._source = self.method.source(self.setting)
+            if shard.batch not in self.measured:
+                with cost.stage("baseline"):
+                    self.measured[shard.batch] = self._measure(self.batches[shard.batch])
+            with cost.stage(self.method.name):
+                values = self._compute(shard, *self.measured[shard.batch])
+        for number, of_rows in zip(shard.components, values, strict=True):
+            if not np.isfinite(of_rows).all():
+                name = self.setting.components[number].name
+                raise InterventionError(f"The {self.method.name} value of {name} is not finite; check the weights.")
+        return Computed(values, asdict(cost.since(before)))
+
+    def _compute(self, shard: Shard, batch: Batch, plain: PlainRuns) -> np.ndarray:
+        if self.method.by_component:
+            return self._of_components(shard, batch, plain)
+        values = np.zeros((len(shard.components), batch.rows))
+
+        def of_rows(part: slice) -> None:
+            response = self._respond(batch.part(part))
+            values[:, part] = self._values(response)
+            response.require_same_as(plain.part(part))
+
+        self._rows = self._rows or Portions(batch.rows)
+        self._rows.run(batch.rows, of_rows)
+        return values
+
+    def _of_components(self, shard: Shard, batch: Batch, plain: PlainRuns) -> np.ndarray:
+        if self._at != shard.batch or self._response is None:
+            self._response = None  # let go of the last block's recordings before new ones are made
+            self._response = self._respond(batch)
+            self._at = shard.batch
+        response = self._response.of([self.setting.components[number] for number in shard.components])
+        values = self._values(response)
+        response.require_same_as(plain)
+        return values
+
+    def _values(self, response: Response) -> np.ndarray:
+        values: np.ndarray = self.method.compute(response, self.setting).double().cpu().numpy()
+        return values
+
+    def _respond(self, batch: Batch) -> Response:
+        setting = self.setting
+        return Response(
+            setting.model,
+            batch,
+            setting.metric,
+            setting.components,
+            source=self._source,
+            savings=EVERY_SAVING if self.skip else NO_SAVING,
+            memory=setting.memory,
+            cost=setting.cost,
+            advance=self.advance,
+        )
+
+    def _measure(self, batch: Batch) -> tuple[Batch, PlainRuns]:
+        """The plain run of one batch, and what must agree with it, measured in this process."""
+        examples = int(batch.examples.max()) + 1
+        _, (completed,), (plain,) = measure_baseline(
+            self.setting.model, [batch], self.direction, examples, self.setting.metric, self.setting.cost
+        )
+        return completed, plain
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run as another process is told of it: a `assay.scale.Workshop`."""
+
+    method: Method
+    setting: Setting
+    """Without its model."""
+    direction: Direction
+    skip: bool
+    load: Callable[[], Model]
+    identity: tuple[str, ...]
+    threads: int
+    precision: str
+
+    @classmethod
+    def of(cls, method: Method, setting: Setting, direction: Direction, skip: bool) -> Order:
+        """An order for other processes.
+
+        Raises:
+            OptionError: the model cannot be loaded again there as it is here.
+        """
+        model = setting.model
+        if model.load_again is None:
+            raise OptionError(
+                f"{model.name} was handed over in memory, so other processes cannot load it. Save it to a folder and "
+                "load that, or leave jobs at 1."
+            )
+        if model.has_foreign_hooks:
+            raise OptionError(
+                f"Hooks or replaced forward methods sit on {model.name}; other processes would run it without them. "
+                "Remove them, or leave jobs at 1."
+            )
+        stripped = replace(setting, model=None)  # type: ignore[arg-type]  # put back where it is loaded
+        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        return cls(method, stripped, direction, skip, model.load_again, identity_of(model), threads, precision)
+
+    def __call__(self, advance: Advance) -> Workbench:
+        torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision(self.precision)
+        model = self.load()
+        if identity_of(model) != self.identity:
+            raise ModelError(
+                f"{model.name} as a worker process loads it is not the model of this process: its weights, adapters or "
+                "configuration were changed after loading, or its files since. Save the model and load it from there, "
+                "or leave jobs at 1."
+            )
+        model.require_ready()
+        setting = replace(self.setting, model=model, cost=CostMeter())
+        batches = make_batches(model, setting.rows, self.direction, setting.memory, by_start=self.method.by_component)
+        return Workbench(self.method, setting, batches, self.direction, self.skip, advance)
+
+
+def identity_of(model: Model) -> tuple[str, ...]:
+    """What two processes must agree on before their numbers are put together."""
+    return model.weight_hash, model.configuration_hash, *model.adapters
