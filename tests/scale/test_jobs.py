@@ -40,15 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def kill_workers(how_many: int) -> list[int]:
-    """Kill workers as they appear, from another thread; their process numbers, as they die."""
+def kill_workers(how_many: int, when: Callable[[], object] = lambda: True) -> list[int]:
+    """Kill workers, the oldest first, from another thread; their process numbers, as they die."""
     killed: list[int] = []
 
     def watch() -> None:
         end = time.monotonic() + 120
         while len(killed) < how_many and time.monotonic() < end:
-            for process in multiprocessing.active_children():
-                if process.pid and process.pid not in killed and len(killed) < how_many:
+            for process in sorted(multiprocessing.active_children(), key=lambda process: process.pid or 0):
+                if when() and process.pid and process.pid not in killed and len(killed) < how_many:
                     killed.append(process.pid)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process.pid, signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_two_processes_one_of_them_killed(folder: Path, tmp_path: Path, monkeypa
     model, pairs = assay.load(folder), random_pairs(6)
     options = {"sites": heads(model), "metric": "kl", "force": True}
     assay.activation_patching(model, pairs, jobs=1, run_folder=tmp_path / "one", **options)
-    killed = kill_workers(1)
+    killed = kill_workers(1, when=lambda: len(list(tmp_path.glob("two/shards/*.safetensors"))) > 1)
     assay.activation_patching(model, pairs, jobs=2, run_folder=tmp_path / "two", **options)
     assert killed
     assert bytes_of(tmp_path / "two") == bytes_of(tmp_path / "one")

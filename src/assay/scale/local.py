@@ -86,8 +86,12 @@ class _Worker(Generic[Task]):
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, packed), daemon=True)
-        with _interrupts_held_back():
-            self.process.start()
+        try:
+            with _interrupts_held_back():
+                self.process.start()
+        except BaseException:
+            self.end()
+            raise
         theirs.close()
         self.give(task)
 
@@ -110,6 +114,8 @@ class _Worker(Generic[Task]):
 
     def end(self) -> None:
         self.pipe.close()
+        if self.process.pid is None:
+            return
         self.process.terminate()
         self.process.join(PATIENCE)
         if self.process.is_alive():
@@ -119,12 +125,22 @@ class _Worker(Generic[Task]):
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C reaches a whole group of processes. Workers inherit that they do not hear it: their parent ends them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Ctrl-C waits until the block is left, and a process that is started meanwhile never hears it.
+
+    It reaches a whole group of processes; workers are ended by their parent.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    held: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main_thread else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
+        if held:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _obituary(worker: _Worker[Any]) -> str:
