@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -60,7 +61,7 @@ class Workbench:
         self._source: Source | None = None
         self._at = -1
         self._response: Response | None = None
-        self._rows: Portions | None = None
+        self._rows = Portions(sys.maxsize)
 
     def __call__(self, shard: Shard) -> Computed:
         """The shard's values.
@@ -95,7 +96,6 @@ class Workbench:
             values[:, part] = self._values(response)
             response.require_same_as(plain.part(part))
 
-        self._rows = self._rows or Portions(batch.rows)
         self._rows.run(batch.rows, of_rows)
         return values
 
