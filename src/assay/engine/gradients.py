@@ -35,17 +35,22 @@ def site_gradients(
     with model.frozen(), torch.enable_grad():
         values = read_metric(model, recording.residuals[-1], batch, metric)
         for place, tensor in zip(places, tensors, strict=True):
-            _require_dependence(*place, found=tensor.requires_grad)
+            require_dependence(*place, found=tensor.requires_grad)
         gradients = torch.autograd.grad(values.sum(), tensors, allow_unused=True)
     cost.backward(batch.rows, batch.positions, model.n_layers)
     found = {}
     for (site, layer), gradient, factor in zip(places, gradients, factors, strict=True):
-        _require_dependence(site, layer, found=gradient is not None)
+        require_dependence(site, layer, found=gradient is not None)
         found[site, layer] = as_units(site, gradient) * factor
     return recording.detach(), found, values.detach()
 
 
-def _require_dependence(site: str, layer: int, *, found: bool) -> None:
+def require_dependence(site: str, layer: int, *, found: bool) -> None:
+    """Refuse a site that no gradient reaches.
+
+    Raises:
+        InterventionError: it was not found.
+    """
     if not found:
         raise InterventionError(f"The metric does not depend on the {site} of layer {layer}: no gradient reaches it.")
 

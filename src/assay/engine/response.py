@@ -1,7 +1,7 @@
 """The one idea: patch a component with strength a and watch the metric, g(a).
 
 activation := base + a * (source - base), for a in [0, 1]. The causal effect is g(1) - g(0). Every method
-is a way to know or guess that number from `Response.value` and `Response.slope`.
+is a way to know or guess that number from `Response.value`, `.slope` and `.curvature`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from assay.engine.baseline import PlainLogits
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
 from assay.engine.gradients import answer_logits, read_metric, site_gradients
+from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.replay import Activations, Lane, Replay
 from assay.errors import InterventionError, OptionError
 from assay.model import Model
@@ -153,21 +154,55 @@ class Response:
         Raises:
             OptionError: the metric has no gradient.
         """
-        self._require_differentiable()
+        self.require_differentiable()
         if a == 0:
             return self._slope_at_base()
         strengths = self._strengths(a)
         slopes = torch.zeros_like(strengths)
-        for lanes, index in self._chunks():
+        for lanes, index in self._chunks(order=1):
             strength = strengths[index].requires_grad_(True)
             with torch.enable_grad():
                 total = self._run(lanes, strength).sum()
-            (gradient,) = torch.autograd.grad(total, strength)
-            for layer in range(lanes[0].entry, self.model.n_layers):
-                begun = sum(lane.entry <= layer for lane in lanes)
-                self.cost.backward(begun, self.batch.positions - self.start)
-            slopes[index] = gradient
+            (slopes[index],) = torch.autograd.grad(total, strength)
+            self._charge_backward(lanes)
         return slopes
+
+    def curvature(self, a: float) -> Tensor:
+        """(C, R) g''(a): delta' H delta along each component's own patch, at the cost of `slope_and_curvature`."""
+        return self.slope_and_curvature(a)[1]
+
+    def slope_and_curvature(self, a: float) -> tuple[Tensor, Tensor]:
+        """(C, R) g'(a) and (C, R) g''(a), from one graph: a gradient, and the gradient of that gradient.
+
+        Lanes do not touch each other, so the gradient of the summed slopes is each lane's own second derivative.
+
+        Raises:
+            OptionError: the metric has no gradient, or the model's precision is too low.
+        """
+        self.require_differentiable()
+        require_precision(self.model)
+        strengths = self._strengths(a)
+        slopes, curvatures = torch.zeros_like(strengths), torch.zeros_like(strengths)
+        for lanes, index in self._chunks(order=2):
+            strength = strengths[index].requires_grad_(True)
+            with torch.enable_grad():
+                total = self._run(lanes, strength).sum()
+                (slope,) = torch.autograd.grad(total, strength, create_graph=True)
+            self._charge_backward(lanes)
+            slopes[index] = slope.detach()
+            if slope.requires_grad:
+                (curvature,) = torch.autograd.grad(slope.sum(), strength, allow_unused=True)
+                curvatures[index] = 0.0 if curvature is None else curvature  # None: a straight line
+                self._charge_backward(lanes, with_tangents=True)
+        return slopes, curvatures
+
+    def _charge_backward(self, lanes: list[Lane], with_tangents: bool = False) -> None:
+        """A pass down the layers; for a second derivative, tangents go up through them first."""
+        for layer in range(lanes[0].entry, self.model.n_layers):
+            begun = sum(lane.entry <= layer for lane in lanes)
+            self.cost.backward(begun, self.batch.positions - self.start)
+            if with_tangents:
+                self.cost.forward(begun, self.batch.positions - self.start)
 
     def _slope_at_base(self) -> Tensor:
         wanted = {(component.site, component.layer) for component in self.components}
@@ -186,16 +221,21 @@ class Response:
 
     # Lanes
 
-    def _chunks(self) -> Iterator[tuple[list[Lane], tuple[Tensor, Tensor]]]:
-        """Lanes that fit in memory together, layer by layer, with their (component, row) indices."""
+    def _chunks(self, order: int = 0) -> Iterator[tuple[list[Lane], tuple[Tensor, Tensor]]]:
+        """Lanes that fit in memory together, layer by layer, with their (component, row) indices.
+
+        Args:
+            order: of the derivative that will be taken (0: none).
+        """
         self._require_faithful_replay()
         moves = self._moves if self.skip else torch.ones_like(self._moves)
         self.advance(int((~moves).sum()))
-        order = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
-        pairs = [(i, row) for i in order for row in moves[i].nonzero().flatten().tolist()]
-        size = self.lanes_at_once()
-        for first in range(0, len(pairs), size):
-            part = pairs[first : first + size]
+        by_entry = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
+        pairs = [(i, row) for i in by_entry for row in moves[i].nonzero().flatten().tolist()]
+        done = 0
+        while done < len(pairs):
+            part = pairs[done : done + self.lanes_at_once(order, self.components[pairs[done][0]].entry)]
+            done += len(part)
             places, rows = torch.tensor(part, device=self.model.device).unbind(1)
             yield [Lane(row, self.components[i]) for i, row in part], (places, rows)
 
@@ -213,8 +253,12 @@ class Response:
     def _replay(self) -> Replay:
         return Replay(self.model, self.base, self.source, self.start, self.mask, self.cost)
 
-    def lanes_at_once(self) -> int:
-        """How many patched sequences fit into the memory budget."""
+    def lanes_at_once(self, order: int = 0, entry: int = 0) -> int:
+        """How many patched sequences fit into the memory budget.
+
+        Args:
+            order: of the derivative that will be taken; its graph keeps every layer from ``entry`` on.
+        """
         answers = self.batch.targets.positions.shape[1]
         each = lane_bytes(
             self.model,
@@ -223,6 +267,9 @@ class Response:
             answers,
             self.metric.reads == "vocabulary",
         )
+        if order:
+            layers = self.model.n_layers - entry
+            each += layers * graph_bytes(self.model, self.batch.positions - self.start, self.batch.positions, order)
         return max(1, self.memory // each)
 
     # Proofs
@@ -277,7 +324,12 @@ class Response:
                 f"deviation {off:.3g}, limit {limit:.0e}. A hook or a layer with state may be the cause."
             )
 
-    def _require_differentiable(self) -> None:
+    def require_differentiable(self) -> None:
+        """Refuse a metric that has no gradient.
+
+        Raises:
+            OptionError: it has none.
+        """
         if not self.metric.differentiable:
             raise OptionError(
                 f"{self.metric.name} has no gradient. Use it with activation-patching or an ablation, or choose "
