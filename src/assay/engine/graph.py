@@ -13,7 +13,7 @@ def graph_bytes(model: Model, positions: int, keys: int, order: int) -> int:
     the forward pass and the backward pass.
     """
     experts = getattr(model.config, "num_experts_per_tok", None) or 1
-    per_token = 6 * model.d_model + 6 * model.d_mlp * experts + 2 * model.n_heads * (model.d_head + keys)
+    per_token = 8 * model.d_model + 6 * model.d_mlp * experts + 2 * model.n_heads * (model.d_head + keys)
     numbers: int = order * positions * per_token
     return numbers * max(4, model.dtype.itemsize)
 

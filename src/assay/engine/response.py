@@ -116,7 +116,7 @@ class Response:
                 delta[:, : self._equal_until] = 0
             yield site, layer, delta, numbers
 
-    def _reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
+    def reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
         """(R, T, U) summed over each component's positions: (C', R)."""
         rows = []
         everywhere = per_position.sum(1)
@@ -134,7 +134,7 @@ class Response:
         if self._equal_until == self.batch.positions:
             return moves
         for _, _, delta, numbers in self.deltas():
-            moves[numbers] = self._reduce((delta != 0).any(3).long(), numbers) > 0
+            moves[numbers] = self.reduce((delta != 0).any(3).long(), numbers) > 0
         return moves
 
     # g and its derivatives
@@ -211,7 +211,7 @@ class Response:
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
         for site, layer, delta, numbers in self.deltas():
             products = (gradients[site, layer].double() * delta.double()).sum(3)
-            slopes[numbers] = self._reduce(products, numbers)
+            slopes[numbers] = self.reduce(products, numbers)
         self.advance(slopes.numel())
         return slopes
 

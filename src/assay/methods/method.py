@@ -22,6 +22,7 @@ from assay.data.readers import as_pairs
 from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
 from assay.engine.cost import CostMeter
+from assay.engine.graph import require_precision
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, InterventionError, ModelError, OptionError
@@ -83,6 +84,13 @@ class Method:
     """Whether sites may be narrowed to positions."""
     parameters: dict[str, str] = field(default_factory=dict)
     """What else determines the numbers, stored with the run."""
+    configure: Callable[..., Method] | None = None
+    """Makes the method with other parameters: its keyword arguments, by the names of the command line's options."""
+    second_order: bool = False
+    """Takes second derivatives, so half precision is refused."""
+    backward_passes: Callable[[int, int], int] = lambda components, layers: 0
+    """For so many components of a model of so many layers: the unit of cost in arXiv 2606.09899, where the product of
+    a Hessian with a vector is two."""
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -183,6 +191,8 @@ def measure(
             select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows
         )
         require_defined(method, components)
+        if method.second_order:
+            require_precision(model)
         if method.takes_model_apart and model.has_foreign_hooks:
             raise ModelError(
                 f"{method.name} adds up what components write; hooks or replaced forward methods in {model.name} would "

@@ -42,6 +42,7 @@ def method_to(receivers: str | Selection) -> Method:
         kinds=SENDERS,
         takes_model_apart=True,
         parameters={"receivers": describe(receivers)},
+        configure=method_to,
     )
 
 
