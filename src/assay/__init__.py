@@ -1,6 +1,7 @@
 """assay: which heads, MLPs and neurons make a language model do this, and how far can the numbers be trusted?"""
 
 from assay import sites
+from assay.comparison import Comparison, compare
 from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
 from assay.errors import AssayError
 from assay.methods import (
@@ -27,6 +28,7 @@ from assay.scores import Scores
 
 __all__ = [
     "AssayError",
+    "Comparison",
     "Metric",
     "Model",
     "PromptPair",
@@ -35,6 +37,7 @@ __all__ = [
     "activation_patching",
     "atp_star",
     "attribution_patching",
+    "compare",
     "direct_effect",
     "hvp",
     "hvp_sampled",

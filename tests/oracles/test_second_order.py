@@ -20,7 +20,7 @@ from assay.methods import METHODS
 from assay.methods.integrated_gradients import RULES, completeness_gap, quadrature
 from assay.methods.integrated_hessians import weights
 from assay.methods.registry import method_named
-from assay.sites import select
+from assay.sites import Component, select
 from conftest import random_pairs, words, wrapped
 from oracles.test_first_order import linear_model
 
@@ -310,7 +310,8 @@ def test_second_order_in_half_precision_is_refused_by_name() -> None:
 
 def test_the_papers_unit_of_cost() -> None:
     def passes(name: str, **parameters: object) -> int:
-        return method_named(name, **parameters).backward_passes(100, 12)
+        components = [Component(layer, "heads", unit) for layer in range(10) for unit in range(10)]
+        return method_named(name, **parameters).backward_passes(components, 12)
 
     assert passes("activation-patching") == 0
     assert passes("attribution-patching") == 1

@@ -30,7 +30,7 @@ METHOD = Method(
     compute=second_order,
     uses_gradients=True,
     second_order=True,
-    backward_passes=lambda components, layers: 2 * components,
+    backward_passes=lambda components, layers: 2 * len(components),
 )
 
 

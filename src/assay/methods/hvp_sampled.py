@@ -46,7 +46,7 @@ def method_with(probes: int = PROBES, precision: float | None = None) -> Method:
         second_order=True,
         parameters={"probes": str(probes), **({} if precision is None else {"precision": str(precision)})},
         configure=method_with,
-        backward_passes=lambda components, layers: 1 + probes,
+        backward_passes=lambda components, layers: (1 + probes) * len({component.site for component in components}),
     )
 
 

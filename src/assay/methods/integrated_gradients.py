@@ -82,7 +82,7 @@ def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
         parameters={"rule": rule, "steps": str(steps)},
         configure=method_with,
         # The gradient at the base run serves all components.
-        backward_passes=lambda components, layers: sum(1 if a == 0 else components for a, _ in points),
+        backward_passes=lambda components, layers: sum(1 if a == 0 else len(components) for a, _ in points),
     )
 
 

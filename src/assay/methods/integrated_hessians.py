@@ -54,7 +54,7 @@ def method_with(steps: int = STEPS) -> Method:
         second_order=True,
         parameters={"steps": str(steps)},
         configure=method_with,
-        backward_passes=lambda components, layers: 1 + 2 * steps * components,
+        backward_passes=lambda components, layers: 1 + 2 * steps * len(components),
     )
 
 

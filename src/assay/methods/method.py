@@ -30,7 +30,7 @@ from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.scores import Scores
-from assay.sites import Selection, describe, select
+from assay.sites import Component, Selection, describe, select
 
 DEFAULT_SITES = "heads,mlps"
 
@@ -88,8 +88,8 @@ class Method:
     """Makes the method with other parameters: its keyword arguments, by the names of the command line's options."""
     second_order: bool = False
     """Takes second derivatives, so half precision is refused."""
-    backward_passes: Callable[[int, int], int] = lambda components, layers: 0
-    """For so many components of a model of so many layers: the unit of cost in arXiv 2606.09899, where the product of
+    backward_passes: Callable[[Sequence[Component], int], int] = lambda components, layers: 0
+    """For all these components of a model of so many layers: the unit of cost in arXiv 2606.09899, where the product of
     a Hessian with a vector is two."""
 
     @property

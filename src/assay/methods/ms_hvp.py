@@ -43,7 +43,7 @@ def method_with(segments: int = 5) -> Method:
         second_order=True,
         parameters={"segments": str(segments)},
         configure=method_with,
-        backward_passes=lambda components, layers: 2 * segments * components,
+        backward_passes=lambda components, layers: 2 * segments * len(components),
     )
 
 

@@ -26,7 +26,7 @@ METHOD = Method(
     source_note="trapezoid rule on the response's slope",
     compute=mean_slope,
     uses_gradients=True,
-    backward_passes=lambda components, layers: 1 + components,
+    backward_passes=lambda components, layers: 1 + len(components),
 )
 
 
