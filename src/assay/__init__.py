@@ -1,14 +1,22 @@
 """assay: which heads, MLPs and neurons make a language model do this, and how far can the numbers be trusted?"""
 
 from assay import sites
+from assay.comparison import Comparison, compare
 from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
 from assay.errors import AssayError
 from assay.methods import (
     activation_patching,
+    atp_star,
     attribution_patching,
     direct_effect,
+    hvp,
+    hvp_sampled,
+    integrated_gradients,
+    integrated_hessians,
+    local_curvature,
     mean_ablation,
     measure,
+    ms_hvp,
     path_patching,
     random_scores,
     resample_ablation,
@@ -20,17 +28,26 @@ from assay.scores import Scores
 
 __all__ = [
     "AssayError",
+    "Comparison",
     "Metric",
     "Model",
     "PromptPair",
     "PromptPairs",
     "Scores",
     "activation_patching",
+    "atp_star",
     "attribution_patching",
+    "compare",
     "direct_effect",
+    "hvp",
+    "hvp_sampled",
+    "integrated_gradients",
+    "integrated_hessians",
     "load",
+    "local_curvature",
     "mean_ablation",
     "measure",
+    "ms_hvp",
     "path_patching",
     "random_scores",
     "read_jsonl",

@@ -54,7 +54,7 @@ class Scores:
     @property
     def sign(self) -> int:
         """Importance over effect."""
-        return 1 if self.direction == "denoise" or self.unit == "none" else -1
+        return 1 if self.direction == "denoise" or self.unit == "none" or not self.signed else -1
 
     @property
     def importance(self) -> np.ndarray:

@@ -108,6 +108,27 @@ def test_naming_a_default_is_the_same_run(run: Run) -> None:
     assert run(*SORT, "--n", "3", "--device", "cuda", "--out", "folder").code == 2
 
 
+def test_parameters_of_methods(run: Run, tmp_path: Path) -> None:
+    task = ("score", "sequence-sort", "--task", "sort", "--n", "4", "--sites", "heads", "--metric", "log-prob")
+    stored = {}
+    for name, method in (
+        ("default", "ms-hvp"),
+        ("named", "ms-hvp --segments 5"),
+        ("other", "ms-hvp --segments 2"),
+        ("bare", "atp-star --no-qk-fix --no-grad-drop"),
+        ("first", "attribution-patching"),
+    ):
+        assert run(*task, "--method", *method.split(), "--out", name).code == 0
+        stored[name] = assay.Scores.load(tmp_path / name)
+    assert "--segments" not in stored["default"].provenance["command"]
+    assert stored["named"].request == stored["default"].request
+    assert stored["other"].request["segments"] == "2"
+    assert (stored["other"].values != stored["default"].values).any()
+    assert stored["bare"].provenance["command"].endswith("--no-qk-fix --no-grad-drop --out bare")
+    assert (stored["bare"].values >= 0).all()
+    assert abs(stored["bare"].values - abs(stored["first"].values)).max() < 1e-5
+
+
 def test_a_file_is_known_by_its_content(run: Run, tmp_path: Path) -> None:
     line = {"clean": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "answer": " 1 2 END", "wrong_answer": " 3 4 END"}
     (tmp_path / "mine.jsonl").write_text(json.dumps(line))
@@ -272,6 +293,14 @@ SORT = ("score", "sequence-sort", "--task", "sort")
         ((*SORT, "--mean", "position"), "takes no --mean"),
         ((*SORT, "--method", "mean-ablation", "--mean", "all"), "--mean is position or all-positions"),
         ((*SORT, "--method", "mean-ablation"), "--mean all-positions"),
+        ((*SORT, "--segments", "2"), "--segments is only for --method ms-hvp"),
+        ((*SORT, "--method", "hvp", "--no-qk-fix"), "--qk-fix is only for --method atp-star"),
+        ((*SORT, "--method", "hvp-sampled", "--probes", "1"), "must be 2 to"),
+        ((*SORT, "--method", "integrated-gradients", "--rule", "simpson"), "There is no rule 'simpson'"),
+        ((*SORT, "--method", "local-curvature"), "is defined for neurons-pre, not for heads"),
+        ((*SORT, "--method", "hvp", "--dtype", "bfloat16"), "need --dtype float32"),
+        ((*SORT, "--method", "path-patching"), "needs --receivers"),
+        ((*SORT, "--receivers", "logits"), "--receivers is only for --method path-patching"),
         ((*SORT, "--dtype", "int8"), "There is no dtype 'int8'"),
         ((*SORT, "--device", "gpu"), "There is no device 'gpu'"),
         ((*SORT, "--memory", "lots"), "--memory"),

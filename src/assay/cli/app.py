@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from assay.cli.compare import compare_methods
 from assay.cli.doctor import doctor
 from assay.cli.listing import list_kind
 from assay.cli.score import demo, score
@@ -21,6 +22,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(score)
+app.command("compare")(compare_methods)
 app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)

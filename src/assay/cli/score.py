@@ -19,8 +19,10 @@ from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.errors import ModelError, OptionError
+from assay.methods.integrated_gradients import RULES
 from assay.methods.method import (
     DEFAULT_SITES,
+    Method,
     measure,
     require_defined,
     require_direction,
@@ -29,8 +31,7 @@ from assay.methods.method import (
     require_reference,
 )
 from assay.methods.path_patching import NAME as PATH_PATCHING
-from assay.methods.path_patching import method_to
-from assay.methods.registry import method_named
+from assay.methods.registry import PARAMETERS, method_named
 from assay.methods.sharded import require_jobs
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe, print_baseline, print_scores, write_page
@@ -102,6 +103,23 @@ def score(
     receivers: Annotated[
         str | None, typer.Option(help="Of path-patching: what reads the change, such as q[9:12],mlps[10],logits.")
     ] = None,
+    segments: Annotated[int | None, typer.Option(help="Of ms-hvp: second-order steps (default 5).")] = None,
+    probes: Annotated[int | None, typer.Option(help="Of hvp-sampled: products for each kind (default 8).")] = None,
+    precision: Annotated[
+        float | None, typer.Option(help="Of hvp-sampled: more probes, until the relative error of curvature is this.")
+    ] = None,
+    rule: Annotated[
+        str | None, typer.Option(help=f"Of integrated-gradients: {', '.join(RULES)} (default midpoint).")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Of integrated-gradients (default 10) and integrated-hessians (default 5).")
+    ] = None,
+    qk_fix: Annotated[
+        bool | None, typer.Option("--qk-fix/--no-qk-fix", help="Of atp-star: queries and keys through the softmax.")
+    ] = None,
+    grad_drop: Annotated[
+        bool | None, typer.Option("--grad-drop/--no-grad-drop", help="Of atp-star: a backward pass without each layer.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help=f"Of the weights: {', '.join(DTYPES)}.")] = "float32",
     device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
     revision: Annotated[str | None, typer.Option(help="Of a hub model: branch, tag or commit.")] = None,
@@ -121,7 +139,8 @@ def score(
 ) -> None:
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
     given = dict(locals())
-    _check_options(sites, method, metric, direction, mean, reference, receivers, dtype, memory, top)
+    chosen = _method(given)
+    _check_options(chosen, sites, metric, direction, mean, reference, dtype, memory, top)
     require_jobs(jobs)
     require_align(align)
     task_options = {name: given[name] for each in TASKS.values() for name in each.options}
@@ -153,7 +172,7 @@ def score(
         for reason, count in pairs.options.get("dropped", {}).items():
             console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
         scores = measure(
-            method_to(receivers) if receivers is not None else method,
+            chosen,
             loaded,
             pairs,
             sites=sites,
@@ -202,7 +221,7 @@ def _request(
     given: dict[str, Any], source: PromptSource | None, prompts: PromptPairs | None, references: PromptSource | None
 ) -> dict[str, Any]:
     """What makes two runs the same: all that determines the numbers, defaults written out, files by content."""
-    method = method_named(given["method"])
+    method = _method(given)
     metric = given["metric"]
     if source is None:
         task = TASKS[given["task"]]
@@ -219,8 +238,7 @@ def _request(
         "direction": require_direction(method, given["direction"]),
         **{name: given[name] for name in ("seed", "sites", "align", "chat", "dtype", "device", "skip", "force")},
     }
-    if given["receivers"] is not None:
-        request["receivers"] = given["receivers"]
+    request.update(method.parameters)
     if method.uses_means:
         request["mean"] = require_mean(method, given["mean"])
     if method.uses_reference:
@@ -228,33 +246,36 @@ def _request(
     return request
 
 
+def _method(given: dict[str, Any]) -> Method:
+    """The method with its parameters."""
+    return method_named(given["method"], **{name: given[name] for name in PARAMETERS})
+
+
 def _check_options(
+    chosen: Method,
     sites: str,
-    method: str,
     metric: str | None,
     direction: str | None,
     mean: str | None,
     reference: Path | None,
-    receivers: str | None,
     dtype: str,
     memory: str,
     top: int,
 ) -> None:
     """Refuse what can be refused before a model is loaded."""
-    chosen = method_named(method)
     for kind, *_, position in parse(sites):
         require_defined(chosen, Selection([Component(0, kind, None, position)]))
     base = require_direction(chosen, direction)
     require_mean(chosen, mean)
     require_reference(chosen, reference is not None)
-    if receivers is not None and chosen.name != PATH_PATCHING:
-        raise OptionError(f"--receivers is only for --method {PATH_PATCHING}.")
-    if receivers is None and chosen.name == PATH_PATCHING:
+    if chosen.name == PATH_PATCHING and not chosen.parameters["receivers"]:
         raise OptionError(f"{PATH_PATCHING} needs --receivers: logits, or a phrase such as q[9:12],mlps[10].")
     if metric is not None:
         require_gradient(chosen, metric_named(metric), base)
     if dtype not in DTYPES:
         raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
+    if chosen.second_order and DTYPES[dtype].itemsize < 4:
+        raise OptionError(f"{chosen.name} takes second derivatives, which need --dtype float32 or float64.")
     if top < 1:
         raise OptionError(f"--top must be at least 1, not {top}.")
     parse_memory(memory)
@@ -267,8 +288,9 @@ def _command(given: dict[str, Any]) -> str:
     for name, value in given.items():
         if name in ("model", "task") or value == defaults[name]:
             continue
+        option = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
+            words.append(f"--{option}" if value else f"--no-{option}")
         else:
-            words += [f"--{name}", str(value)]
+            words += [f"--{option}", str(value)]
     return shlex.join(words)

@@ -59,10 +59,19 @@ def stream_gradients(
         if values.requires_grad:
             torch.autograd.grad(values.sum(), recording.embeddings[0], allow_unused=True)
     cost.backward(batch.rows, batch.positions - start, model.n_layers)
-    if waiting:
-        site, layer = min(waiting)
-        raise InterventionError(f"The metric does not depend on the {site} of layer {layer}: no gradient reaches it.")
+    for place in sorted(waiting):
+        require_dependence(*place, found=False)
     return values.detach()
+
+
+def require_dependence(site: str, layer: int, *, found: bool) -> None:
+    """Refuse a site that no gradient reaches.
+
+    Raises:
+        InterventionError: it was not found.
+    """
+    if not found:
+        raise InterventionError(f"The metric does not depend on the {site} of layer {layer}: no gradient reaches it.")
 
 
 def read_metric(

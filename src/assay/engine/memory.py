@@ -17,40 +17,45 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Portions:
-    """Runs a job over numbered items, at most ``limit`` at once; fewer from the first time that memory runs out on."""
+    """Runs a job over numbered items, several at once; fewer from the first time that memory runs out on."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = max(1, limit)
+    def __init__(self) -> None:
+        self.divisor = 1
 
-    def run(self, count: int, job: Callable[[slice], object]) -> None:
+    def run(self, count: int, job: Callable[[slice], object], limit: Callable[[int], int] | None = None) -> None:
         """Call ``job`` with slices that cover ``count`` items in their order.
 
         A slice whose job runs out of memory is tried again by halves, so a job must not keep anything of a failed
         attempt.
+
+        Args:
+            limit: how many items from a given one on may be run at once; all if None.
 
         Raises:
             MemoryExhausted: one item alone is too much.
         """
         first = 0
         while first < count:
-            part = slice(first, min(first + self.limit, count))
+            most = count if limit is None else limit(first)
+            part = slice(first, min(first + max(1, most // self.divisor), count))
             if self._fits(job, part):
                 first = part.stop
+            else:
+                while max(1, most // self.divisor) >= part.stop - part.start:
+                    self.divisor *= 2
 
     def _fits(self, job: Callable[[slice], object], part: slice) -> bool:
-        """Try; if memory runs out, lower the limit. Only here, so that no traceback keeps the tensors alive."""
+        """Whether memory sufficed. Tried here, so that no traceback keeps tensors alive."""
         try:
             job(part)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            size = part.stop - part.start
-            if size == 1:
+            if part.stop - part.start == 1:
                 raise MemoryExhausted(
                     "There is not enough memory to run a single patched prompt. Close other programs, use shorter "
                     "prompts, or a smaller model or dtype."
                 ) from error
-            self.limit = size // 2
         else:
             return True
         if torch.cuda.is_available():

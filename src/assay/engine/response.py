@@ -1,7 +1,7 @@
 """The one idea: patch a component with strength a and watch the metric, g(a).
 
 activation := base + a * (source - base), for a in [0, 1]. The causal effect is g(1) - g(0). Every method
-is a way to know or guess that number from `Response.value` and `Response.slope`.
+is a way to know or guess that number from `Response.value`, `.slope` and `.curvature`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from assay.engine.baseline import PlainRuns
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
 from assay.engine.gradients import Place, answer_logits, read_metric, stream_gradients
+from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.memory import Portions
 from assay.engine.replay import Activations, Lane, Replay
 from assay.engine.savings import EVERY_SAVING, Savings
@@ -78,7 +79,7 @@ class Response:
         self.end_start = reads_from if savings.last_layer and not by_number else self.start
         """Where the residual stream after the last layer is wanted from."""
         self._base: Recording | None = None
-        self._portions: Portions | None = None
+        self._portions = Portions()
         self._replay_is_faithful = False
 
     def of(self, components: Sequence[Component]) -> Response:
@@ -126,6 +127,29 @@ class Response:
         self.cost.forward(self.batch.rows, self.batch.positions - self.start, self.model.n_layers)
         return recording
 
+    def record_graph(self) -> tuple[Recording, int]:
+        """The base run with its graph, and the position from which on it was run: nothing before differs."""
+        start = self.start % self.batch.positions
+        if start > 0 and (self._base is not None or 4 * start > self.batch.positions):
+            return self._record_suffix(self.batch.base, gradients=True), start
+        recording = self._record(self.batch.base, gradients=True)
+        self._base = self._base or recording.detached()
+        return recording, 0
+
+    def part(self, rows: slice) -> Response:
+        """The same components for some of the rows."""
+        return Response(
+            self.model,
+            self.batch.part(rows),
+            self.metric,
+            self.components,
+            source=self._make_source,
+            savings=self.savings,
+            memory=self.memory,
+            cost=self.cost,
+            advance=self.advance,
+        )
+
     @cached_property
     def base_values(self) -> Tensor:
         """(R,) metric of the unpatched rows, g(0)."""
@@ -157,7 +181,7 @@ class Response:
             delta.masked_fill_(before[:, :, None, None], 0)
         return delta
 
-    def _reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
+    def reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
         """(R, T, U) summed over each component's positions: (C', R)."""
         rows = []
         everywhere = per_position.sum(1)
@@ -175,7 +199,7 @@ class Response:
         if self._equal_until == self.batch.positions:
             return moves
         for _, _, delta, numbers in self.deltas():
-            moves[numbers] = self._reduce((delta != 0).any(3).long(), numbers) > 0
+            moves[numbers] = self.reduce((delta != 0).any(3).long(), numbers) > 0
         return moves
 
     # g and its derivatives
@@ -198,7 +222,7 @@ class Response:
         Raises:
             OptionError: the metric has no gradient.
         """
-        self._require_differentiable()
+        self.require_differentiable()
         if a == 0:
             return self._slope_at_base()
         strengths = self._strengths(a)
@@ -209,31 +233,61 @@ class Response:
             with torch.enable_grad():
                 total = self._run(lanes, strength).sum()
             (slopes[index],) = torch.autograd.grad(total, strength)
-            for layer in range(lanes[0].entry, self.model.n_layers):
-                begun = sum(lane.entry <= layer for lane in lanes)
-                self.cost.backward(begun, self.batch.positions - self.start)
+            self._charge_backward(lanes)
 
-        self._over_lanes(of_lanes)
+        self._over_lanes(of_lanes, order=1)
         return slopes
+
+    def curvature(self, a: float) -> Tensor:
+        """(C, R) g''(a): delta' H delta along each component's own patch, at the cost of `slope_and_curvature`."""
+        return self.slope_and_curvature(a)[1]
+
+    def slope_and_curvature(self, a: float) -> tuple[Tensor, Tensor]:
+        """(C, R) g'(a) and (C, R) g''(a), from one graph: a gradient, and the gradient of that gradient.
+
+        Lanes do not touch each other, so the gradient of the summed slopes is each lane's own second derivative.
+
+        Raises:
+            OptionError: the metric has no gradient, or the model's precision is too low.
+        """
+        self.require_differentiable()
+        require_precision(self.model)
+        strengths = self._strengths(a)
+        slopes, curvatures = torch.zeros_like(strengths), torch.zeros_like(strengths)
+
+        def of_lanes(lanes: list[Lane], index: tuple[Tensor, Tensor]) -> None:
+            strength = strengths[index].requires_grad_(True)
+            with torch.enable_grad():
+                total = self._run(lanes, strength).sum()
+                (slope,) = torch.autograd.grad(total, strength, create_graph=True)
+            self._charge_backward(lanes)
+            slopes[index] = slope.detach()
+            if slope.requires_grad:
+                (curvature,) = torch.autograd.grad(slope.sum(), strength, allow_unused=True)
+                curvatures[index] = 0.0 if curvature is None else curvature  # None: a straight line
+                self._charge_backward(lanes, with_tangents=True)
+
+        self._over_lanes(of_lanes, order=2)
+        return slopes, curvatures
+
+    def _charge_backward(self, lanes: list[Lane], with_tangents: bool = False) -> None:
+        """A pass down the layers; for a second derivative, tangents go up through them first."""
+        for layer in range(lanes[0].entry, self.model.n_layers):
+            begun = sum(lane.entry <= layer for lane in lanes)
+            self.cost.backward(begun, self.batch.positions - self.start)
+            if with_tangents:
+                self.cost.forward(begun, self.batch.positions - self.start)
 
     def _slope_at_base(self) -> Tensor:
         """The gradients of each site meet their deltas as they arrive; nothing of them is kept."""
-        start = self.start
-        if start == self.batch.positions:
-            start = 0
-        if start > 0 and (self._base is not None or 4 * start > self.batch.positions):
-            recording = self._record_suffix(self.batch.base, gradients=True)
-        else:
-            start = 0
-            recording = self._record(self.batch.base, gradients=True)
-            self._base = self._base or recording.detached()
+        recording, start = self.record_graph()
         slopes = torch.zeros(len(self.components), self.batch.rows, dtype=torch.float64, device=self.model.device)
         numbers = self._numbers()
 
         def meet(place: Place, gradient: Tensor) -> None:
             delta = self.delta(*place)[:, start:]
             products = (gradient.double() * delta.double()).sum(3)
-            slopes[numbers[place]] = self._reduce(F.pad(products, (0, 0, start, 0)), numbers[place])
+            slopes[numbers[place]] = self.reduce(F.pad(products, (0, 0, start, 0)), numbers[place])
 
         self.source(*next(iter(numbers)))  # may run the model, which must not happen within a backward pass
         values = stream_gradients(self.model, self.batch, self.metric, recording, start, numbers, meet, self.cost)
@@ -247,13 +301,17 @@ class Response:
 
     # Lanes
 
-    def _over_lanes(self, job: Callable[[list[Lane], tuple[Tensor, Tensor]], None]) -> None:
-        """Call ``job`` with lanes that fit in memory together, layer by layer, and their (component, row) indices."""
+    def _over_lanes(self, job: Callable[[list[Lane], tuple[Tensor, Tensor]], None], order: int = 0) -> None:
+        """Call ``job`` with lanes that fit in memory together, layer by layer, and their (component, row) indices.
+
+        Args:
+            order: of the derivative that will be taken (0: none).
+        """
         self._require_faithful_replay()
         moves = self._moves if self.savings.zeros else torch.ones_like(self._moves)
         self.advance(int((~moves).sum()))
-        order = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
-        pairs = [(i, row) for i in order for row in moves[i].nonzero().flatten().tolist()]
+        by_entry = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
+        pairs = [(i, row) for i in by_entry for row in moves[i].nonzero().flatten().tolist()]
 
         def run(part: slice) -> None:
             places, rows = torch.tensor(pairs[part], device=self.model.device).unbind(1)
@@ -261,8 +319,9 @@ class Response:
             self.cost.interventions += len(places)
             self.advance(len(places))
 
-        self._portions = self._portions or Portions(self.lanes_at_once())
-        self._portions.run(len(pairs), run)
+        self._portions.run(
+            len(pairs), run, lambda first: self.lanes_at_once(order, self.components[pairs[first][0]].entry)
+        )
 
     def _run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
         replay = self._replay()
@@ -288,8 +347,12 @@ class Response:
             from_layer=self.savings.layers,
         )
 
-    def lanes_at_once(self) -> int:
-        """How many patched sequences fit into the memory budget."""
+    def lanes_at_once(self, order: int = 0, entry: int = 0) -> int:
+        """How many patched sequences fit into the memory budget.
+
+        Args:
+            order: of the derivative that will be taken; its graph keeps every layer from ``entry`` on.
+        """
         answers = self.batch.targets.positions.shape[1]
         each = lane_bytes(
             self.model,
@@ -298,6 +361,9 @@ class Response:
             answers,
             self.metric.reads == "vocabulary",
         )
+        if order:
+            layers = self.model.n_layers - entry
+            each += layers * graph_bytes(self.model, self.batch.positions - self.start, self.batch.positions, order)
         return max(1, self.memory // each)
 
     # Proofs
@@ -356,7 +422,12 @@ class Response:
             )
         self._replay_is_faithful = True
 
-    def _require_differentiable(self) -> None:
+    def require_differentiable(self) -> None:
+        """Refuse a metric that has no gradient.
+
+        Raises:
+            OptionError: it has none.
+        """
         if not self.metric.differentiable:
             raise OptionError(
                 f"{self.metric.name} has no gradient. Use it with activation-patching or an ablation, or choose "

@@ -26,6 +26,7 @@ METHOD = Method(
     source_note="Nanda 2023; Syed et al., arXiv 2310.10348",
     compute=first_order,
     uses_gradients=True,
+    backward_passes=lambda components, layers: 1,
 )
 
 

@@ -21,6 +21,7 @@ from assay.data.readers import as_pairs
 from assay.engine.baseline import measure_baseline
 from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
 from assay.engine.cost import CostMeter
+from assay.engine.graph import require_precision
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, ModelError, OptionError
@@ -30,7 +31,7 @@ from assay.model import Model
 from assay.model.attention import exclusive
 from assay.model.quantisation import kind_of
 from assay.scores import Scores
-from assay.sites import Selection, describe, select
+from assay.sites import Component, Selection, describe, select
 from assay.store import RunFolder
 
 DEFAULT_SITES = "heads,mlps"
@@ -88,12 +89,39 @@ class Method:
     """Adds up contributions by the model's weights, so hooks that change them in between would be missed."""
     at_positions: bool = True
     """Whether sites may be narrowed to positions."""
-    parameters: dict[str, str] = field(default_factory=dict)
-    """What else determines the numbers, stored with the run."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """What ``configure`` was called with."""
+    configure: Callable[..., Method] | None = None
+    """Makes the method with other parameters: its keyword arguments, by the names of the command line's options."""
+    second_order: bool = False
+    """Takes second derivatives, so half precision is refused."""
+    backward_passes: Callable[[Sequence[Component], int], int] = lambda components, layers: 0
+    """For all these components of a model of so many layers: the unit of cost in arXiv 2606.09899, where the product of
+    a Hessian with a vector is two."""
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What else determines the numbers, as it is stored with the run."""
+        given = {name: value for name, value in self.arguments.items() if value is not None}
+        return {name: describe(value) if isinstance(value, Selection) else str(value) for name, value in given.items()}
+
+    def __reduce__(self) -> Any:
+        """Sent to another process by name, where it is one of assay's; else as it is."""
+        from assay.methods.registry import METHODS, method_named
+
+        if self.configure is not None:
+            return _configured, (self.configure, self.arguments)
+        if METHODS.get(self.name) is self:
+            return method_named, (self.name,)
+        return object.__reduce_ex__(self, 2)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         return ("ablation",) if self.source is not None else ("denoise", "noise")
+
+
+def _configured(configure: Callable[..., Method], arguments: dict[str, Any]) -> Method:
+    return configure(**arguments)
 
 
 AnySites = str | Selection | Sequence[str]
@@ -202,6 +230,8 @@ def measure(
         )
         require_defined(method, components)
         require_plain_weights(method, model)
+        if method.second_order:
+            require_precision(model)
         if method.takes_model_apart and model.has_foreign_hooks:
             raise ModelError(
                 f"{method.name} adds up what components write; hooks or replaced forward methods in {model.name} would "

@@ -19,7 +19,7 @@ from assay.errors import OptionError
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
 from assay.scores import Scores
-from assay.sites import Selection, describe
+from assay.sites import Selection
 
 NAME = "path-patching"
 NOTE = "Goldowsky-Dill et al., arXiv 2304.05969; Wang et al., arXiv 2211.00593"
@@ -40,7 +40,8 @@ def method_to(receivers: str | Selection) -> Method:
         estimates_effect=False,
         kinds=SENDERS,
         takes_model_apart=True,
-        parameters={"receivers": describe(receivers)},
+        arguments={"receivers": receivers},
+        configure=method_to,
     )
 
 

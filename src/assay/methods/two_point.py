@@ -27,6 +27,7 @@ METHOD = Method(
     compute=mean_slope,
     uses_gradients=True,
     by_component=True,
+    backward_passes=lambda components, layers: 1 + len(components),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -61,7 +60,7 @@ class Workbench:
         self._source: Source | None = None
         self._at = -1
         self._response: Response | None = None
-        self._rows = Portions(sys.maxsize)
+        self._rows = Portions()
 
     def __call__(self, shard: Shard) -> Computed:
         """The shard's values.

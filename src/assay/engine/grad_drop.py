@@ -1,0 +1,50 @@
+"""Gradients with one layer's contribution to the residual stream cut out of the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from assay.engine.gradients import read_metric, require_dependence
+from assay.engine.response import Response
+from assay.model.recording import as_units, record
+from assay.sites import KINDS
+
+
+def gradients_dropping(
+    response: Response, wanted: Collection[tuple[str, int]], dropped: Sequence[int | None]
+) -> Iterator[dict[tuple[str, int], Tensor]]:
+    """Gradients (R, T, U, D) at the wanted (site, layer) pairs, once for each layer in ``dropped``.
+
+    In that layer's pass nothing flows back through what its attention and MLP add (None: everything does).
+
+    Raises:
+        InterventionError: the metric does not depend on a site.
+    """
+    response.require_differentiable()
+    model, batch, cost = response.model, response.batch, response.cost
+    places = sorted(wanted)
+    recording = record(model, batch.base, gradients=True, keep={site for site, _ in places if KINDS[site].of_mlp})
+    cost.forward(batch.rows, batch.positions, model.n_layers)
+    tensors, factors = zip(*(recording.graph_tensor(*place) for place in places), strict=True)
+    with model.frozen(), torch.enable_grad():
+        total = read_metric(model, recording.residuals[-1], batch, response.metric).sum()
+    for layer in dropped:
+        cut = [] if layer is None else [recording.attentions[layer], recording.mlps[layer]]
+        handles = [tensor.register_hook(torch.zeros_like) for tensor in cut]  # type: ignore[no-untyped-call]
+        try:
+            with model.frozen():
+                gradients = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
+        finally:
+            for handle in handles:
+                handle.remove()
+        cost.backward(batch.rows, batch.positions, model.n_layers)
+        found = {}
+        for place, gradient, factor in zip(places, gradients, factors, strict=True):
+            require_dependence(*place, found=gradient is not None)
+            if place in (("attention", layer), ("mlps", layer)):
+                gradient = torch.zeros_like(gradient)  # autograd takes it before the hook cuts it
+            found[place] = as_units(place[0], gradient) * factor
+        yield found
