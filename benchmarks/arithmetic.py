@@ -118,8 +118,8 @@ def main() -> None:
         "arithmetic",
         "Share of the machine's rate on matrix products",
         f"{given.model}, exact patching of {job['n_layers'] * job['n_heads']} heads, {given.pairs} IOI pairs, one "
-        "thread, float32; loading is not counted, the unpatched runs and all checks are. `benchmarks/arithmetic.py` says what "
-        "operations are counted.",
+        "thread, float32; loading is not counted, the unpatched runs and all checks are. "
+        "`benchmarks/arithmetic.py` says what operations are counted.",
         [ours],
         [*figures, figure("peak memory", [ours.peak_bytes / 1e9], "GB", "under 2")],
         notes=[

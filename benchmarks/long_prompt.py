@@ -13,7 +13,7 @@ VALUES = "activation-patching/heads"
 
 
 def main() -> None:
-    options = parser(__doc__, "long_prompt", pairs=8)
+    options = parser(__doc__, "long_prompt", pairs=8, repeats=2)
     options.add_argument("--tokens", type=int, default=60, help="of every prompt (default 60)")
     options.add_argument("--peer-heads", type=int, default=27, help="heads that the loop patches (default 27; 0: all)")
     given = options.parse_args()

@@ -11,7 +11,7 @@ from results import Result, figure, ratios, require_equal, require_same_every_ti
 
 
 def main() -> None:
-    options = parser(__doc__, "neurons", repeats=10)
+    options = parser(__doc__, "neurons", repeats=6)
     options.add_argument("--layer", type=int, help="whose neurons are patched exactly (default: the middle one)")
     options.add_argument("--exact-repeats", type=int, default=2, help="rounds of exact patching (default 2)")
     options.add_argument(

@@ -17,7 +17,7 @@ VALUES = "activation-patching/heads"
 
 def main() -> None:
     options = parser(__doc__, "replay", peers=True)
-    options.add_argument("--peer-heads", type=int, default=54, help="heads that the others patch (default 54; 0: all)")
+    options.add_argument("--peer-heads", type=int, default=27, help="heads that the others patch (default 27; 0: all)")
     given = options.parse_args()
     job = make_job(given.model, given.pairs, given.memory)
     total = job["n_layers"] * job["n_heads"]

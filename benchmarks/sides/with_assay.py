@@ -1,7 +1,8 @@
-"""The side of assay: measure what the job says, as a user would call it."""
+"""The side of assay: measure what the job says, as a user would call it; all of it, or one measure a run in turn."""
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ def prepare(job: dict[str, Any]) -> Run:
         tuple(assay.PromptPair(**pair) for pair in job["pairs"]), task=job["task"], metric="logit-diff"
     )
 
+    in_turn = cycle(job["measures"])
+
     def run() -> tuple[Values, float]:
-        values = {}
-        for measure in job["measures"]:
+        values: Values = {}
+        for measure in [next(in_turn)] if job.get("in_turn") else job["measures"]:
             scores = assay.measure(
                 measure["method"], model, pairs, sites=measure["sites"], memory=job["memory"], force=True
             )

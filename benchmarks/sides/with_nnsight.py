@@ -1,4 +1,8 @@
-"""The side of nnsight: the same patches as traces, all prompts of one length in one trace."""
+"""The side of nnsight: the same patches as traces.
+
+Prompts of one length form a batch, and several heads are patched in one trace, each in an invoke of its own: that is
+faster than a trace for each head.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from typing import Any
 import nnsight
 import torch
 from serve import Run, Values, empty, groups_of, serve
+
+HEADS_AT_ONCE = 16
 
 
 def prepare(job: dict[str, Any]) -> Run:
@@ -30,12 +36,16 @@ def prepare(job: dict[str, Any]) -> Run:
                 logits = model.lm_head.output.save()
             base = group.metric(logits)
             once += time.perf_counter() - began
-            for number, (layer, head) in enumerate(job["patches"]):
-                mine = slice(head * width, (head + 1) * width)
-                with model.trace({"input_ids": group.corrupted}, use_cache=False, logits_to_keep=1):
-                    model.model.layers[layer].self_attn.o_proj.input[..., mine] = clean[layer][..., mine]
-                    logits = model.lm_head.output.save()
-                effects[number, group.examples] = (group.metric(logits) - base).numpy()
+            for first in range(0, len(job["patches"]), HEADS_AT_ONCE):
+                patches = job["patches"][first : first + HEADS_AT_ONCE]
+                with model.trace(use_cache=False, logits_to_keep=1) as tracer:
+                    found = nnsight.save([])
+                    for layer, head in patches:
+                        with tracer.invoke({"input_ids": group.corrupted}):
+                            mine = slice(head * width, (head + 1) * width)
+                            model.model.layers[layer].self_attn.o_proj.input[..., mine] = clean[layer][..., mine]
+                            found.append(group.metric(model.lm_head.output))
+                effects[first : first + len(patches), group.examples] = (torch.stack(list(found)) - base).numpy()
         return {"activation-patching/heads": effects}, once
 
     return run
