@@ -19,7 +19,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-LIMIT_SECONDS = 1800
+LIMIT_SECONDS = 900
 Values = dict[str, np.ndarray]
 
 

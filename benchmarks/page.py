@@ -43,7 +43,7 @@ def main() -> None:
         said = f"{where['processor']}, {where['cores']} cores, {where['system']}, Python {where['python']}" + "".join(
             f", {package} {version}" for package, version in sorted(versions.items())
         )
-        machines.append((content["title"], said))
+        machines.append((content["title"], said + (f"; commit {content['commit']}" if content["commit"] else "")))
         parts.append("\n".join(table(content)))
     if not parts:
         raise SystemExit(f"There are no results in {options.results}.")

@@ -6,13 +6,14 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import Side
+from common import HERE, Side
 
 FORMAT = 1
 TOLERANCE = 1e-3
@@ -79,6 +80,7 @@ class Result:
             "title": self.title,
             "setting": self.setting,
             "machine": machine(),
+            "commit": commit(),
             "sides": [
                 {
                     "name": side.name,
@@ -105,6 +107,20 @@ class Result:
         scratch.write_text(json.dumps(content, indent=2) + "\n")
         scratch.replace(out)
         print(f"Written: {out}")
+
+
+def commit() -> str | None:
+    """Of the code that was measured, with a mark if it was changed since (results do not count)."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short", "HEAD") + (
+            "+" if git("status", "--short", "../src", ".", ":!results") else ""
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def machine() -> dict[str, Any]:
