@@ -22,7 +22,8 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=2, help="processes of the faster side (default 2)")
     given = options.parse_args()
     command = [
-        sys.executable, "-c", "from assay.cli import main; main()", "score", given.model, "--task", "ioi", "--n", str(given.pairs),
+        sys.executable, "-c", "from assay.cli import main; main()", "score",
+        given.model, "--task", "ioi", "--n", str(given.pairs),
         "--method", "activation-patching", "--sites", given.sites, "--memory", given.memory,
     ]  # fmt: skip
     one, many = (Side(f"--jobs {jobs}", "", {"jobs": jobs}) for jobs in (1, given.jobs))
