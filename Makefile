@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Several processes with several torch threads each would spin against one another.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 COLUMNS=120
 
-.PHONY: install demo test test-all lint format bench clean
+.PHONY: install demo test test-all lint format bench bench-peers clean
 
 install: .venv/installed
 
@@ -35,7 +35,12 @@ format: install
 	$(BIN)/ruff check --fix .
 
 bench: install
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/replay.py --out benchmarks/results/replay.json
+	PYTHON=$(BIN)/python PEERS= benchmarks/all.sh
+
+# PEERS is a folder with the environments that benchmarks/README.md describes.
+bench-peers: install
+	@test -n "$(PEERS)" || { echo "Say where the peers' environments are: make bench-peers PEERS=FOLDER"; exit 2; }
+	PYTHON=$(BIN)/python PEERS="$(PEERS)" benchmarks/all.sh
 
 clean:
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,55 +1,56 @@
-"""Many runs in one process: does memory stay flat, and is every result the same to the bit?
+"""500 runs in one process: resident memory stays flat, and every run gives the same numbers.
 
-    OMP_NUM_THREADS=1 python benchmarks/memory.py --out benchmarks/results/memory.json
-
-Runs exact and first-order patching of the bundled sorting model in turn. The first tenth warms up allocators and
-caches; after that, the slope of a straight line through the resident memory says what a run leaves behind.
+Every other run is attribution patching of all heads and MLPs, the rest exact patching of the last layer's. The memory
+after a run is averaged over an early and a late stretch of the runs; more than two per cent of growth is a failure.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
+import statistics
 
 import numpy as np
+from common import Side, make_job, parser, take_turns
+from results import Result, figure
 
-import assay
-
-PAGE = 4096
-METHODS = ("activation-patching", "attribution-patching", "zero-ablation", "two-point")
-
-
-def resident_mb() -> float:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20
+GROWTH_ALLOWED = 0.02
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=500)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    model = assay.load("sequence-sort")
-    pairs = assay.tasks.sort(model, n=4)
-    expected = {method: assay.measure(method, model, pairs).values for method in METHODS}
-    equal, memory = 0, []
-    for number in range(options.runs):
-        method = METHODS[number % len(METHODS)]
-        equal += bool((assay.measure(method, model, pairs).values == expected[method]).all())
-        memory.append(resident_mb())
-    after = np.array(memory[options.runs // 10 :])
-    slope = float(np.polyfit(np.arange(len(after)), after, 1)[0])
-    result = {
-        "runs": options.runs,
-        "results_equal": equal,
-        "resident_mb_after_warm_up": round(after[0], 1),
-        "resident_mb_at_end": round(after[-1], 1),
-        "resident_mb_highest": round(float(after.max()), 1),
-        "kb_left_behind_by_a_run": round(slope * 1024, 2),
-    }
-    print(json.dumps(result, indent=2))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    given = parser(__doc__, "memory", pairs=1, repeats=500).parse_args()
+    job = make_job(given.model, given.pairs, given.memory)
+    last = job["n_layers"] - 1
+    measures = [
+        {"method": "attribution-patching", "sites": "heads,mlps"},
+        {"method": "activation-patching", "sites": f"heads[{last}],mlps[{last}]"},
+    ]
+    side = Side("assay", "with_assay.py", {**job, "measures": measures, "in_turn": True})
+    take_turns([side], given.repeats)
+    for number, answer in enumerate(side.answers):
+        first = side.answers[number % len(measures)].values
+        for name, values in answer.values.items():
+            if not np.array_equal(values, first[name]):
+                raise SystemExit(f"Run {number + 1} gave other values for {name} than the first of its kind.")
+    memory = [answer.bytes_now for answer in side.answers if answer.bytes_now is not None]
+    if len(memory) < len(side.answers):
+        raise SystemExit("This system does not say how much memory a process holds now (/proc/self/status).")
+    stretch = max(1, len(memory) // 10)
+    early, late = memory[stretch : 2 * stretch] or memory, memory[-stretch:]
+    growth = statistics.mean(late) / statistics.mean(early) - 1
+    Result(
+        "memory",
+        "Many runs in one process",
+        f"{given.model}, {len(memory)} runs: attribution patching of all heads and MLPs, and exact patching of the "
+        f"last layer's, in turn; {given.pairs} IOI pair, one thread, float32.",
+        [side],
+        [
+            figure(f"memory after runs {stretch + 1} to {2 * stretch}", [value / 1e9 for value in early], "GB"),
+            figure(f"memory after the last {stretch} runs", [value / 1e9 for value in late], "GB"),
+            figure("growth", [100 * growth], "%", f"at most {100 * GROWTH_ALLOWED:.0f}"),
+        ],
+        notes=[f"All {len(memory)} runs gave the same values, bit for bit."],
+    ).finish(given.out)
+    if growth > GROWTH_ALLOWED:
+        raise SystemExit(f"Memory grew by {growth:.1%}.")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class _Lines:
     def advance(self, parts: int) -> None:
         self.done += parts
         now = time.monotonic()
-        if now < self.next or self.done <= self.found:
+        if not parts or now < self.next or self.done <= self.found:
             return
         self.next = now + LATER_LINES
         left = (now - self.began) * (self.total - self.done) / (self.done - self.found)

@@ -1,0 +1,27 @@
+"""A line now and then where standard error is no terminal, and nothing unless asked."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import assay
+from assay.methods import progress
+from conftest import random_pairs, wrapped
+
+
+@pytest.mark.parametrize("show", [True, False])
+def test_progress_without_a_terminal(
+    show: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.0)
+    monkeypatch.setattr(progress, "LATER_LINES", 0.0)
+    assay.activation_patching(wrapped("llama"), random_pairs(4), sites="heads", force=True, progress=show)
+    lines = capsys.readouterr().err.splitlines()
+    assert bool(lines) == show
+    counts = [re.fullmatch(r"activation-patching: (\d+) of 48, \d\d:\d\d left", line) for line in lines]
+    assert all(counts)
+    assert [int(match[1]) for match in counts] == sorted({int(match[1]) for match in counts})
+    if show:
+        assert lines[-1] == "activation-patching: 48 of 48, 00:00 left"

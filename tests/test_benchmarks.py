@@ -1,0 +1,47 @@
+"""The operations that benchmarks/arithmetic.py counts are those that torch counts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from families import HIDDEN, LAYERS, VOCABULARY, WIDTH, tiny_model
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+from arithmetic import Layer, needed
+
+
+def counted(model: torch.nn.Module, ids: torch.Tensor, **options: object) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(input_ids=ids, **options)
+    return counter.get_total_flops()
+
+
+def test_operations_of_a_forward_pass_are_those_that_torch_counts() -> None:
+    model = tiny_model("llama-wide-heads", torch.float32)
+    model.set_attn_implementation("eager")
+    layer, tokens = Layer(WIDTH, HIDDEN, width=14, n_heads=2, n_kv_heads=1), 7
+    full_attention = 2 * 2 * 2 * 14 * tokens**2
+    expected = LAYERS * (tokens * layer.projection(*range(7)) + full_attention) + 2 * WIDTH * VOCABULARY
+    assert counted(model, torch.arange(tokens).unsqueeze(0), logits_to_keep=1) == expected
+    # Torch counts scores that the mask hides; needed are those of each position with itself and its past.
+    assert layer.attention(0, tokens) == full_attention * (tokens + 1) // (2 * tokens)
+
+
+@pytest.mark.parametrize("whole_layers", [False, True])
+def test_patches_need_only_later_layers_and_positions(whole_layers: bool) -> None:
+    row = {"clean": [1, 2, 3, 4, 5], "corrupted": [1, 2, 9, 4, 5]}
+    job = {"rows": [row], "n_layers": 3, "d_model": 8, "d_mlp": 12, "width": 4, "n_heads": 2, "n_kv_heads": 1}
+    q, kv, o, mlp = 2 * 8 * 8, 2 * 2 * 8 * 4, 2 * 8 * 8, 3 * 2 * 8 * 12
+    at = [2 * 2 * 2 * 4 * (position + 1) for position in range(5)]
+    every = [q + kv + o + mlp + at[position] for position in range(5)]
+    last = {first: sum(every[first:]) if whole_layers else (5 - first) * kv + every[4] - kv for first in (0, 2)}
+    entry = sum(every[2:]) if whole_layers else 3 * (o + mlp)
+    patched = [entry + sum(every[2:]) + last[2], entry + last[2], last[2] if whole_layers else o + mlp]
+    read = 2 * 2 * 8
+    expected = 2 * (2 * sum(every) + last[0] + read) + 2 * sum(patch + read for patch in patched)
+    assert needed(job, whole_layers=whole_layers) == expected
