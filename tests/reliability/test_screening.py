@@ -149,6 +149,25 @@ def test_curvature_is_used_where_it_helps_and_where_it_is_sure() -> None:
     np.testing.assert_array_equal(estimates.second, np.where(np.abs(mean) > STANDARD_ERRORS * error, mean, 0))
 
 
+def test_choosing_the_estimate_by_the_sample_would_break_coverage() -> None:
+    """Why there is a pilot. The shortcut takes whichever estimate has the smaller quantile in the sample."""
+    estimates, exact = POPULATIONS["curvature_is_a_toss_up"](270, 1)
+    errors = [
+        np.abs(exact.mean(1) - estimate) / estimates.scale
+        for estimate in (estimates.first, estimates.first + estimates.second)
+    ]
+    shortcut, ours = [], []
+    for seed in range(DRAWS):
+        sample = np.random.default_rng(seed).choice(270, 19, replace=False)
+        others = np.setdiff1d(np.arange(270), sample)
+        quantile, chosen = min((np.sort(scores[sample])[17], i) for i, scores in enumerate(errors))
+        shortcut.append((errors[chosen][others] <= quantile).mean())
+        result = screen(estimates, lambda m: exact[m], level=0.9, seed=seed, sample=19, budget=29)
+        ours.append(1 - missed(result, estimates, exact).mean())
+    assert np.mean(shortcut) < 0.88
+    assert np.mean(ours) >= 0.89
+
+
 def test_choosing_the_estimate_does_not_look_at_the_sample() -> None:
     """The choice must not change with the draw: that is what keeps the quantile honest."""
     estimates, exact = POPULATIONS["curvature_is_a_toss_up"](270, 1)
@@ -189,11 +208,6 @@ def test_kinds_are_calibrated_apart_and_small_ones_exhausted() -> None:
     assert set(heads.members) <= set(range(270))
     assert set(neurons.members) <= set(range(300, 700))
     assert result.expected_outside == pytest.approx(0.05 * (len(heads.members) - 27 + len(neurons.members) - 40))
-    # A kind's draw does not depend on which others are there, as long as its members are the same.
-    alone, _ = well_behaved(270, 0)
-    same = screen(alone, lambda members: exact[members], seed=0).calibrations[0]
-    if set(same.members) == set(heads.members):
-        assert (same.sample == heads.sample).all()
 
 
 @pytest.mark.parametrize("count", [1, 5, 59])

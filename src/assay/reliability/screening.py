@@ -11,9 +11,9 @@
 effects.
 
 Why a pilot: choosing between two estimates by the sample that then calibrates the chosen one makes its errors look
-smaller than they are. The pilot is chosen by the estimates alone and is no part of the population that is calibrated,
-so the choice is independent of the draw and the guarantees of `calibration` hold to the letter. It costs little: these
-components would be patched in the search anyway.
+smaller than they are; where the two are about equal it costs up to four points of coverage. The pilot is chosen by the
+estimates alone and is no part of the population that is calibrated, so the choice is independent of the draw and the
+guarantees of `calibration` hold to the letter. It costs little: these components would be patched in the search anyway.
 
 What is guaranteed, over the random samples, whatever the effects are:
 
@@ -137,7 +137,7 @@ def screen(
     Args:
         exact: called with the indices to patch next, each at most once; more at once wherever nothing is lost by it.
         level: of the intervals.
-        seed: draws the calibration samples. Each kind's draw depends on seed and name of the kind alone.
+        seed: draws the calibration samples, with the name of the kind.
         sample: calibration runs per kind; a tenth of the kind, 19 to 60, if None; never fewer than the level needs.
         budget: exact runs to stop at. If it does not reach through pilot and calibration, there are no intervals: the
             components that look largest are patched, the others are unresolved.
