@@ -17,8 +17,12 @@ from assay.data.readers import open_prompts
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.errors import OptionError
-from assay.methods.method import require_defined, require_direction, require_gradient
 from assay.methods.registry import METHODS
+from assay.methods.requirements import (
+    require_defined,
+    require_direction,
+    require_gradient,
+)
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
 from assay.report.comparison import print_comparison, read_comparison, write_comparison

@@ -20,18 +20,16 @@ from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.errors import ModelError, OptionError
 from assay.methods.integrated_gradients import RULES
-from assay.methods.method import (
-    DEFAULT_SITES,
-    Method,
-    measure,
+from assay.methods.method import DEFAULT_SITES, Method, measure
+from assay.methods.path_patching import NAME as PATH_PATCHING
+from assay.methods.registry import PARAMETERS, method_named
+from assay.methods.requirements import (
     require_defined,
     require_direction,
     require_gradient,
     require_mean,
     require_reference,
 )
-from assay.methods.path_patching import NAME as PATH_PATCHING
-from assay.methods.registry import PARAMETERS, method_named
 from assay.methods.sharded import require_jobs
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe, print_baseline, print_scores, write_page

@@ -19,14 +19,14 @@ from assay.data.metrics import Metric
 from assay.engine.baseline import PlainRuns
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
-from assay.engine.gradients import Place, answer_logits, read_metric, stream_gradients
+from assay.engine.gradients import Place, read_metric, stream_gradients
 from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.memory import Portions
+from assay.engine.proofs import require_equal_beginnings, require_same_end, require_same_logits
 from assay.engine.replay import Activations, Lane, Replay
 from assay.engine.savings import EVERY_SAVING, Savings
-from assay.errors import InterventionError, OptionError
+from assay.errors import OptionError
 from assay.model import Model
-from assay.model.checks import LIMITS, relative_difference
 from assay.model.recording import Recording, record
 from assay.model.suffix import joined, record_suffix
 from assay.sites import KINDS, Component
@@ -114,7 +114,7 @@ class Response:
         if 0 < self.start < self.batch.positions:
             return joined(self.base, self._record_suffix(self.batch.source), self.start)
         recording = self._record(self.batch.source)
-        self._require_equal_beginnings(recording)
+        require_equal_beginnings(self.model, self.base, recording, self._equal_until)
         return recording
 
     def _record(self, ids: Tensor, *, gradients: bool = False) -> Recording:
@@ -368,44 +368,19 @@ class Response:
 
     # Proofs
 
-    @torch.no_grad()
     def require_same_as(self, plain: PlainRuns) -> None:
-        """The two runs must give the logits that Hugging Face gives, read the way the metric reads them.
+        """The runs that were recorded must give the logits of plain forward passes.
 
         Raises:
             InterventionError: they do not.
         """
-        runs = [(self._base, plain.base), (self.__dict__.get("_source_recording"), plain.source)]
+        runs = ((self._base, plain.base), (self.__dict__.get("_source_recording"), plain.source))
         for recording, expected in runs:
-            if recording is None:
-                continue
-            logits = answer_logits(self.model, recording.residuals[-1], self.batch.targets, self.metric)
-            pair = logits if self.metric.reads == "tokens" else logits.gather(-1, self.batch.targets.pair)
-            off = ((pair - expected.pair).double().square().mean().sqrt() / expected.scale).item()
-            limit = LIMITS[self.model.dtype]
-            if not off <= limit:
-                raise InterventionError(
-                    f"{self.model.name} as assay runs it does not give the logits of a plain forward pass: relative "
-                    f"deviation {off:.3g}, limit {limit:.0e}. Something changed it since it was loaded (a hook, "
-                    "another attention implementation, a replaced forward method), or it does not attend causally."
-                )
-
-    def _require_equal_beginnings(self, source: Recording) -> None:
-        """Before their first difference the two prompts must have the same residual stream."""
-        until = self._equal_until
-        if until == 0:
-            return
-        for layer, (here, there) in enumerate(zip(self.base.residuals, source.residuals, strict=True)):
-            off = relative_difference(here[:, :until], there[:, :until])
-            if not off <= LIMITS[self.model.dtype]:
-                raise InterventionError(
-                    f"Clean and corrupted prompt differ from position {until} on, yet the residual stream at layer "
-                    f"{layer} differs before it (by {off:.3g}): this model does not attend causally."
-                )
+            if recording is not None:
+                require_same_logits(self.model, self.batch, self.metric, recording, expected)
 
     @torch.no_grad()
     def _require_faithful_replay(self) -> None:
-        """Replay the rows unpatched: they must end where the recording ended."""
         if self._replay_is_faithful or self.start >= self.batch.positions:
             return
         rows = list(range(self.batch.rows))
@@ -413,21 +388,11 @@ class Response:
             rows += rows  # a hook may treat batch entries by their number
         replay = self._replay()
         ends = replay.run([Lane(row, None) for row in rows], torch.zeros(len(rows), device=self.model.device))
-        off = relative_difference(self.base.residuals[-1][rows, replay.end_start :], ends)
-        limit = LIMITS[self.model.dtype]
-        if not off <= limit:
-            raise InterventionError(
-                f"Replaying {self.model.name} from position {self.start} does not reproduce its own run: relative "
-                f"deviation {off:.3g}, limit {limit:.0e}. A hook or a layer with state may be the cause."
-            )
+        require_same_end(self.model, self.start, self.base.residuals[-1][rows, replay.end_start :], ends)
         self._replay_is_faithful = True
 
     def require_differentiable(self) -> None:
-        """Refuse a metric that has no gradient.
-
-        Raises:
-            OptionError: it has none.
-        """
+        """Refuse (`OptionError`) a metric that has no gradient."""
         if not self.metric.differentiable:
             raise OptionError(
                 f"{self.metric.name} has no gradient. Use it with activation-patching or an ablation, or choose "

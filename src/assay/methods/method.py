@@ -26,10 +26,17 @@ from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, ModelError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
+from assay.methods.requirements import (
+    require_defined,
+    require_direction,
+    require_gradient,
+    require_mean,
+    require_plain_weights,
+    require_reference,
+)
 from assay.methods.sharded import compute_values, finished_scores, opened, require_jobs, threads_of_run
 from assay.model import Model
 from assay.model.attention import exclusive
-from assay.model.quantisation import kind_of
 from assay.scores import Scores
 from assay.sites import Component, Selection, describe, select
 from assay.store import RunFolder
@@ -319,41 +326,6 @@ def _hash_of(pairs: PromptPairs) -> str:
     return hashlib.sha256(json.dumps(pairs.to_records(), sort_keys=True).encode()).hexdigest()
 
 
-def require_defined(method: Method, components: Selection) -> None:
-    """Refuse components for which the method has no meaning."""
-    for component in components:
-        if method.kinds and component.site not in method.kinds:
-            raise OptionError(f"{method.name} is defined for {', '.join(method.kinds)}, not for {component.site}.")
-        if component.position is not None and not method.at_positions:
-            raise OptionError(f"{method.name} takes whole components; leave @{component.position} out.")
-
-
-def require_plain_weights(method: Method, model: Model) -> None:
-    """Refuse gradients through quantised weights, whose backward pass may be missing or stand in for another."""
-    quantised = model.quantisation if method.through_layers else kind_of(model.unembedding)
-    if method.uses_gradients and quantised:
-        raise ModelError(
-            f"{method.name} takes gradients, and weights of {model.name} are quantised ({quantised}). Load the "
-            "full-precision checkpoint, or dequantise it first; or use activation-patching or an ablation, which only "
-            "run the model."
-        )
-
-
-def require_reference(method: Method, given: bool) -> None:
-    """Refuse reference prompts that the method would ignore."""
-    if given and not method.uses_reference:
-        raise OptionError(f"{method.name} takes no activations from other prompts; it takes no --reference.")
-
-
-def require_mean(method: Method, mean: str | None) -> MeanOver:
-    """How to average; per position if None. Only methods that average take it."""
-    if not method.uses_means and mean is not None:
-        raise OptionError(f"{method.name} averages nothing; it takes no --mean.")
-    if mean not in (None, "position", "all-positions"):
-        raise OptionError(f"--mean is position or all-positions, not {mean!r}.")
-    return "all-positions" if mean == "all-positions" else "position"
-
-
 def _each_position(components: Selection, rows: list[Row]) -> Selection:
     """Components ``at each`` position, written out.
 
@@ -377,31 +349,6 @@ def _each_position(components: Selection, rows: list[Row]) -> Selection:
     if len(set(written)) != len(written):
         raise OptionError("The sites name a component at one position twice, once by @each.")
     return Selection(written)
-
-
-def require_direction(method: Method, direction: str | None) -> Direction:
-    """The direction to use; denoise or, for ablations, their own if None."""
-    if direction is None:
-        return method.directions[0]
-    if direction not in method.directions:
-        if method.directions == ("ablation",):
-            raise OptionError(f"{method.name} damages the clean run; it takes no --direction.")
-        raise OptionError(f"There is no direction {direction!r}. Choose one of {', '.join(method.directions)}.")
-    return direction
-
-
-def require_gradient(method: Method, metric: Metric, direction: Direction) -> None:
-    """Refuse a metric without a gradient before anything has run."""
-    if method.uses_gradients and metric.compares_with_clean and direction != "denoise":
-        raise OptionError(
-            f"{metric.name} is flat at the clean run, so {method.name} would give nothing but zeros there. Use "
-            "--direction denoise, or activation-patching."
-        )
-    if method.uses_gradients and not metric.differentiable:
-        raise OptionError(
-            f"{method.name} needs a gradient, which {metric.name} does not have. Use activation-patching or an "
-            "ablation, or another metric."
-        )
 
 
 def effect(response: Response, _: Setting) -> Tensor:
