@@ -20,9 +20,9 @@ demo: install
 test: lint
 	$(TEST_ENVIRONMENT) $(BIN)/python -m pytest -n auto --dist loadgroup
 
-# The larger matrix: 300 random models and prompts.
+# The larger matrix: 300 random models and prompts, every method on every family.
 test-all: lint
-	$(TEST_ENVIRONMENT) ASSAY_RANDOM_CASES=300 $(BIN)/python -m pytest -n auto --dist loadgroup
+	$(TEST_ENVIRONMENT) ASSAY_RANDOM_CASES=300 ASSAY_EVERY_COMBINATION=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: install
 	$(BIN)/ruff format --check --quiet .

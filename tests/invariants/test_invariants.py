@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +15,7 @@ from assay.engine import batches
 from assay.engine.replay import _ReplayTap
 from assay.errors import DataError, InterventionError, ModelError
 from assay.methods import METHODS
-from assay.methods.method import measure
+from assay.methods.method import Method, measure
 from assay.methods.registry import method_named
 from assay.model.checks import probe_ids
 from assay.model.recording import record
@@ -21,6 +24,25 @@ from families import TINY
 
 every_family = pytest.mark.parametrize("family", TINY)
 every_method = pytest.mark.parametrize("method", METHODS)
+# One of each kind: plain, sliding windows with post-norms, experts, parallel, learned positions, sinks, own positions.
+DISTINCT = ("llama", "gemma2", "mixtral", "gpt-neox", "gpt2", "gpt-oss", "llama4")
+
+
+def combinations(heavy: Callable[[Method], bool]) -> pytest.MarkDecorator:
+    """Every family with every method; a heavy method with distinct families only, unless all are asked for."""
+    all_of_them = "ASSAY_EVERY_COMBINATION" in os.environ
+    return pytest.mark.parametrize(
+        ("family", "method"),
+        [
+            (family, name)
+            for name, method in METHODS.items()
+            for family in (DISTINCT if heavy(method) and not all_of_them else TINY)
+        ],
+    )
+
+
+def takes_many_gradients(method: Method) -> bool:
+    return method.uses_gradients and method.name not in ("attribution-patching", "direct-effect")
 
 
 REFERENCE = random_pairs(30, seed=11)
@@ -60,8 +82,7 @@ def test_identical_prompts_have_no_effect(family: str, method: str) -> None:
     np.testing.assert_allclose(run(method, model, pairs, skip=False).values, 0, atol=1e-11)
 
 
-@every_family
-@every_method
+@combinations(takes_many_gradients)
 def test_batching_and_order_change_rounding_only(family: str, method: str) -> None:
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 1e-5)):
         model, pairs = wrapped(family, dtype), random_pairs(6)
@@ -176,42 +197,46 @@ class StopError(Exception):
     pass
 
 
-@every_family
-@every_method
-@pytest.mark.parametrize("ending", [None, StopError, KeyboardInterrupt])
-def test_the_model_is_left_as_it_was(
-    family: str, method: str, ending: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@combinations(takes_many_gradients)
+def test_the_model_is_left_as_it_was(family: str, method: str) -> None:
     model, pairs = wrapped(family), random_pairs(2)
     next(iter(model.hf.parameters())).requires_grad_(False)
     before = state_of(model)
-    if ending is None:
-        run(method, model, pairs)
-    else:
-        # Raise from inside a layer at every depth of the run until it gets through; not by a hook, which some refuse.
-        kind, struck = type(model.layers[1].mlp), model.layers[1].mlp
-        normal = kind.forward
-        for calls in range(3, 60, 7):
-            left = [calls]
-
-            def strike(self: torch.nn.Module, *args: object, left: list[int] = left) -> object:
-                left[0] -= self is struck
-                if left[0] == 0:
-                    raise ending
-                return normal(self, *args)
-
-            monkeypatch.setattr(kind, "forward", strike)
-            try:
-                run(method, model, pairs)
-            except ending:
-                pass
-            else:
-                assert calls > 3, "nothing was struck"
-                break
-            finally:
-                monkeypatch.setattr(kind, "forward", normal)
-            assert state_of(model) == before
+    run(method, model, pairs)
     assert state_of(model) == before
+
+
+@combinations(lambda _: True)
+@pytest.mark.parametrize("ending", [StopError, KeyboardInterrupt])
+def test_an_interrupted_run_leaves_the_model_as_it_was(
+    family: str, method: str, ending: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raise from inside a layer at every depth of the run until it gets through; not by a hook, which some refuse."""
+    model, pairs = wrapped(family), random_pairs(2)
+    next(iter(model.hf.parameters())).requires_grad_(False)
+    before = state_of(model)
+    kind, struck = type(model.layers[1].mlp), model.layers[1].mlp
+    normal = kind.forward
+    for calls in range(3, 60, 7):
+        left = [calls]
+
+        def strike(self: torch.nn.Module, *args: object, left: list[int] = left) -> object:
+            left[0] -= self is struck
+            if left[0] == 0:
+                raise ending
+            return normal(self, *args)
+
+        monkeypatch.setattr(kind, "forward", strike)
+        try:
+            run(method, model, pairs)
+        except ending:
+            pass
+        else:
+            assert calls > 3, "nothing was struck"
+            break
+        finally:
+            monkeypatch.setattr(kind, "forward", normal)
+        assert state_of(model) == before
 
 
 @every_family
