@@ -75,7 +75,7 @@ def record_suffix(
         with removed(model.embedding.register_forward_hook(embedded)):
             hidden = first_residual(model, ids=ids)[
                 :, start:
-            ].contiguous()  # GPT-2 asks for it.contiguous()  # GPT-2 asks for it
+            ].contiguous()  # GPT-2 asks for it
         for layer in model.layers:
             recording.residuals.append(hidden)
             args, kwargs = beginning.arguments[layer.index].select(rows, start)
