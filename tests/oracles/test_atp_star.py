@@ -215,3 +215,11 @@ def test_what_atp_star_refuses() -> None:
     assert (scores.importance >= 0).all()
     noise = assay.atp_star(model, pairs, direction="noise", force=True)
     assert (noise.importance >= 0).all()
+
+
+def test_what_is_said_of_unsigned_scores() -> None:
+    from assay.report import words
+
+    scores = assay.atp_star(wrapped("llama"), random_pairs(2), force=True)
+    assert "absolute effect of each pair, without a sign" in words.meaning(scores)
+    assert not words.has_shares(scores)
