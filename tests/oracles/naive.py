@@ -18,7 +18,9 @@ Place = tuple[str, int, int | None]
 def places(hf: PreTrainedModel, kinds: tuple[str, ...] = ("heads", "mlps")) -> list[Place]:
     """All places of these kinds, in assay's order."""
     layers, heads = hf.config.num_hidden_layers, hf.config.num_attention_heads
-    kv_heads = getattr(hf.config, "num_key_value_heads", None) or heads
+    # The tiny configurations all carry num_key_value_heads; these architectures know nothing of it.
+    grouped = hf.config.model_type not in ("gpt2", "gpt_neox", "opt")
+    kv_heads = hf.config.num_key_value_heads if grouped else heads
     found: list[Place] = []
     for kind in kinds:
         units = {"heads": range(heads), "q": range(heads), "k": range(kv_heads), "v": range(kv_heads)}.get(kind, [None])

@@ -100,8 +100,7 @@ def by_hand(model: assay.Model, family: str, pair, sites: str, qk_fix: bool, gra
     ends = {
         place: [naive.activation(hf, family, ids, place).detach() for ids in (corrupted, clean)] for place in places
     }
-    # Their configuration carries an entry of Llama's that GPT-NeoX ignores.
-    kv_heads = model.n_heads if family == "gpt-neox" else model.config.num_key_value_heads
+    kv_heads = model.n_kv_heads
     units = {"q": model.n_heads, "k": kv_heads, "v": kv_heads}
     stacked = {
         (kind, layer): torch.stack(
@@ -215,3 +214,11 @@ def test_what_atp_star_refuses() -> None:
     assert (scores.importance >= 0).all()
     noise = assay.atp_star(model, pairs, direction="noise", force=True)
     assert (noise.importance >= 0).all()
+
+
+def test_what_is_said_of_unsigned_scores() -> None:
+    from assay.report import words
+
+    scores = assay.atp_star(wrapped("llama"), random_pairs(2), force=True)
+    assert "absolute effect of each pair, without a sign" in words.meaning(scores)
+    assert not words.has_shares(scores)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import torch
@@ -78,7 +78,9 @@ class Model:
         self.layers = [self._find_layer(i, module) for i, module in enumerate(self._find_layers())]
         self.n_layers = len(self.layers)
         self.n_heads: int = self.config.num_attention_heads
-        self.n_kv_heads: int = getattr(self.config, "num_key_value_heads", None) or self.n_heads
+        # A configuration may carry the number although its architecture does not know it and ignores it.
+        groups = "num_key_value_heads" in {field.name for field in fields(self.config)}
+        self.n_kv_heads: int = (groups and self.config.num_key_value_heads) or self.n_heads
         self.d_model: int = self.config.hidden_size
         self.vocab_size = min(self.unembedding.weight.shape[0], cast(nn.Embedding, self.embedding).weight.shape[0])
         projection_width = _input_width(self.layers[0].output_projection)

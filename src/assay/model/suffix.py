@@ -73,9 +73,7 @@ def record_suffix(
 
     with watched(model, recording, _SuffixTap(recording, beginning, start), keep, gradients=gradients):
         with removed(model.embedding.register_forward_hook(embedded)):
-            hidden = first_residual(model, ids=ids)[
-                :, start:
-            ].contiguous()  # GPT-2 asks for it
+            hidden = first_residual(model, ids=ids)[:, start:].contiguous()  # GPT-2 asks for it
         for layer in model.layers:
             recording.residuals.append(hidden)
             args, kwargs = beginning.arguments[layer.index].select(rows, start)

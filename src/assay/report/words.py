@@ -61,7 +61,8 @@ def answer(scores: Scores) -> str:
 
 def has_shares(scores: Scores) -> bool:
     """Whether clean - corrupted is what the importances are shares of: only where one is patched into the other."""
-    return scores.unit != "none" and scores.direction != "ablation" and scores.baseline.difference != 0
+    has_sign = scores.unit != "none" and scores.signed
+    return has_sign and scores.direction != "ablation" and scores.baseline.difference != 0
 
 
 def meaning(scores: Scores) -> str:
@@ -79,8 +80,9 @@ def meaning(scores: Scores) -> str:
             "between left alone and the final norm's factor frozen at the base run. "
             f"In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} prompt pairs."
         )
+    size = "" if scores.signed else "the absolute effect of each pair, without a sign, "
     return (
-        f"{DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
+        f"{DIRECTIONS[scores.direction]} Importance is {size}in {scores.unit} of {scores.metric}, mean over "
         f"{len(scores.pairs)} prompt pair{'s' if len(scores.pairs) > 1 else ''}; ± is the standard error over prompts"
         f"{'' if len(scores.pairs) > 1 else ' (none for a single one)'}."
     )
@@ -91,7 +93,7 @@ def next_step(scores: Scores) -> str | None:
     if scores.exact or not scores.estimates_effect:
         return None
     return (
-        "Next: --method activation-patching measures what these only estimate. First-order estimates can be far off, "
+        "Next: --method activation-patching measures what these only estimate. Estimates can be far off, "
         "even in sign, most of all in early layers; ± says nothing about that."
     )
 
