@@ -63,7 +63,7 @@ def run(method: str, model: assay.Model, pairs: PromptPairs, **options: object) 
     if METHODS[method].uses_reference:
         options.setdefault("reference", REFERENCE)
     if METHODS[method].kinds == ("neurons-pre",):
-        if model.layers[0].neuron_input is None:
+        if any(layer.neuron_input is None for layer in model.layers):
             pytest.skip("experts have no neurons of their own here")
         options["sites"] = "neurons-pre[1]"
     return measure(method_named(method, **PARAMETERS.get(method, {})), model, pairs, **options)

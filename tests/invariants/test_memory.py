@@ -13,6 +13,8 @@ import torch
 import assay
 from assay.engine.memory import Portions, is_out_of_memory
 from assay.errors import MemoryExhausted
+from assay.methods import workbench
+from assay.methods.registry import method_named
 from conftest import random_pairs, wrapped
 
 
@@ -99,3 +101,34 @@ def test_a_failed_allocation_on_the_cpu_is_known_as_such() -> None:
 def test_only_failed_allocations_count() -> None:
     assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.mark.parametrize(
+    "method", ["activation-patching", "hvp", "attribution-patching", "zero-ablation", "path-patching"]
+)
+def test_recordings_that_do_not_fit_are_made_row_by_row(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decoder layer runs out of memory at more than three sequences."""
+    model, pairs = wrapped("llama"), random_pairs(6, lengths=(6,))
+    chosen = method_named(method, **({"receivers": "q[1],mlps[1]"} if method == "path-patching" else {}))
+    expected = assay.measure(chosen, model, pairs, force=True)
+    kind = type(model.layers[0].module)
+    normal, failures = kind.forward, []
+
+    def scarce(self: torch.nn.Module, hidden_states: torch.Tensor, *args: object, **kwargs: object) -> object:
+        if len(hidden_states) > 3 and recording:
+            failures.append(len(hidden_states))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return normal(self, hidden_states, *args, **kwargs)
+
+    recording: list[bool] = []  # the baseline is not what is tried here
+    compute = workbench.Workbench._compute
+
+    def after_the_baseline(self: workbench.Workbench, *args: object) -> np.ndarray:
+        recording.append(True)
+        return compute(self, *args)
+
+    monkeypatch.setattr(workbench.Workbench, "_compute", after_the_baseline)
+    monkeypatch.setattr(kind, "forward", scarce)
+    found = assay.measure(chosen, model, pairs, force=True)
+    assert failures
+    np.testing.assert_allclose(found.values, expected.values, rtol=0, atol=1e-11)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from assay.engine.curvature import SampledCurvature, sample_curvature
 from assay.engine.graph import graph_bytes
 from assay.engine.replay import Lane
 from assay.engine.response import Response
+from assay.engine.savings import NO_SAVING
 from assay.errors import OptionError
 from assay.sites import KINDS, Selection, components_of, select
 from conftest import random_pairs, wrapped
@@ -76,7 +79,7 @@ def test_curvature_of_every_site_equals_second_differences(family: str, a: float
 def test_graph_memory_is_bounded(family: str) -> None:
     """What autograd really keeps of a lane and layer, counted, against what batch sizes are chosen by."""
     model = wrapped(family)
-    (response,) = responses(model, "residual-pre[0]", n=1, skip=False)
+    (response,) = responses(model, "residual-pre[0]", n=1, savings=NO_SAVING)
     lanes = [Lane(0, response.components[0])] * 6
     recorded = {
         tensor.untyped_storage().data_ptr()
@@ -162,9 +165,9 @@ def share_within_three_errors(responses: list[Response]) -> float:
 
 
 def test_sampled_curvature_is_unbiased() -> None:
-    families = ["llama", "gemma2", "gpt-neox", "gpt-oss"]
+    families = ["llama", "gemma2", "gpt-neox", "gpt-oss"][: None if "ASSAY_EVERY_COMBINATION" in os.environ else 2]
     tested = [each for family in families for each in responses(wrapped(family), sites_of(family), n=1)]
-    assert sum(len(each.components) for each in tested) > 250
+    assert sum(len(each.components) for each in tested) > 120
     assert share_within_three_errors(tested) >= 0.99
 
 
@@ -256,4 +259,5 @@ def test_a_probe_costs_a_forward_and_a_backward_pass() -> None:
     spent = np.array([response.cost.layer_tokens_forward, response.cost.layer_tokens_backward])
     sampled(response, 5)
     now = np.array([response.cost.layer_tokens_forward, response.cost.layer_tokens_backward])
-    assert ((now - spent) == 6 * response.batch.positions * response.model.n_layers).all()
+    run = response.batch.positions - response.start
+    assert ((now - spent) == 6 * run * response.model.n_layers).all()

@@ -20,8 +20,22 @@ def test_progress_without_a_terminal(
     assay.activation_patching(wrapped("llama"), random_pairs(4), sites="heads", force=True, progress=show)
     lines = capsys.readouterr().err.splitlines()
     assert bool(lines) == show
-    counts = [re.fullmatch(r"activation-patching: (\d+) of 48, \d\d:\d\d left", line) for line in lines]
+    counts = [
+        re.fullmatch(r"activation-patching: (\d+) of 48 \(component, prompt\) pairs, \d\d:\d\d left", line)
+        for line in lines
+    ]
     assert all(counts)
     assert [int(match[1]) for match in counts] == sorted({int(match[1]) for match in counts})
     if show:
-        assert lines[-1] == "activation-patching: 48 of 48, 00:00 left"
+        assert lines[-1] == "activation-patching: 48 of 48 (component, prompt) pairs, 00:00 left"
+
+
+def test_progress_of_several_sweeps_ends_at_its_total(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.0)
+    monkeypatch.setattr(progress, "LATER_LINES", 0.0)
+    for method in ("two-point", "ms-hvp", "integrated-gradients", "integrated-hessians"):
+        assay.measure(method, wrapped("llama"), random_pairs(2), sites="heads", force=True, progress=True)
+        *_, last = re.findall(r"(\d+) of (\d+) ", capsys.readouterr().err)
+        assert last[0] == last[1], method

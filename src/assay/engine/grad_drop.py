@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from assay.engine.gradients import read_metric, require_dependence
+from assay.engine.gradients import read_objective, require_dependence, unscaled
 from assay.engine.response import Response
 from assay.model.recording import as_units, record
 from assay.sites import KINDS
@@ -30,7 +30,7 @@ def gradients_dropping(
     cost.forward(batch.rows, batch.positions, model.n_layers)
     tensors, factors = zip(*(recording.graph_tensor(*place) for place in places), strict=True)
     with model.frozen(), torch.enable_grad():
-        total = read_metric(model, recording.residuals[-1], batch, response.metric).sum()
+        _, total, scale = read_objective(model, recording.residuals[-1], batch, response.metric)
     for layer in dropped:
         cut = [] if layer is None else [recording.attentions[layer], recording.mlps[layer]]
         handles = [tensor.register_hook(torch.zeros_like) for tensor in cut]  # type: ignore[no-untyped-call]
@@ -46,5 +46,5 @@ def gradients_dropping(
             require_dependence(*place, found=gradient is not None)
             if place in (("attention", layer), ("mlps", layer)):
                 gradient = torch.zeros_like(gradient)  # autograd takes it before the hook cuts it
-            found[place] = as_units(place[0], gradient) * factor
+            found[place] = unscaled(as_units(place[0], gradient), scale) * factor
         yield found

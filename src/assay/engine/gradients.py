@@ -46,18 +46,18 @@ def stream_gradients(
     def handing_over(place: Place, factor: float) -> Callable[[Tensor], None]:
         def hand_over(gradient: Tensor) -> None:
             waiting.remove(place)
-            receive(place, as_units(place[0], gradient) * factor)
+            receive(place, unscaled(as_units(place[0], gradient), scale) * factor)
 
         return hand_over
 
     with model.frozen(), torch.enable_grad():
-        values = read_metric(model, recording.residuals[-1], batch, metric, start=start)
+        values, objective, scale = read_objective(model, recording.residuals[-1], batch, metric, start=start)
         for place in sorted(wanted):
             tensor, factor = recording.graph_tensor(*place)
             if tensor.requires_grad:
                 tensor.register_hook(handing_over(place, factor))  # type: ignore[no-untyped-call]
-        if values.requires_grad:
-            torch.autograd.grad(values.sum(), recording.embeddings[0], allow_unused=True)
+        if objective.requires_grad:
+            torch.autograd.grad(objective, recording.embeddings[0], allow_unused=True)
     cost.backward(batch.rows, batch.positions - start, model.n_layers)
     for place in sorted(waiting):
         require_dependence(*place, found=False)
@@ -95,6 +95,47 @@ def read_metric(
     """
     targets = batch.targets if rows is None else batch.targets.rows(rows)
     return metric.values(answer_logits(model, residual, targets, metric, start, only_read), targets)
+
+
+def read_objective(
+    model: Model,
+    residual: Tensor,
+    batch: Batch,
+    metric: Metric,
+    rows: Tensor | None = None,
+    start: int = 0,
+    only_read: bool = True,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The metric, and a scalar to differentiate once in its place; otherwise as `read_metric`.
+
+    In float16 the gradient of a small metric vanishes on its way back, and that of a large one overflows. There each
+    row's gradient at the logits is brought to about `HALF_SCALE` by a power of two, to be divided out by `unscaled`.
+
+    Returns:
+        (N,) row values, the scalar, and (N,) scales (None: 1).
+    """
+    targets = batch.targets if rows is None else batch.targets.rows(rows)
+    logits = answer_logits(model, residual, targets, metric, start, only_read)
+    return objective_of(model, metric.values(logits, targets), logits)
+
+
+HALF_SCALE = 1.0
+
+
+def objective_of(model: Model, values: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `read_objective`, of row values (N,) and the logits (N, ...) that they were read from."""
+    if model.dtype != torch.float16 or not values.requires_grad or not logits.requires_grad:
+        return values, values.sum(), None
+    (at_logits,) = torch.autograd.grad(values.sum(), logits)
+    largest = at_logits.flatten(1).abs().amax(1)
+    scale = torch.where(largest > 0, torch.exp2(torch.log2(HALF_SCALE / largest).round()), 1.0)
+    weights = at_logits * scale.view(-1, *[1] * (logits.ndim - 1))
+    return values, (logits * weights).sum(), scale
+
+
+def unscaled(gradient: Tensor, scale: Tensor | None) -> Tensor:
+    """The gradient (N, ...) with the rows' scales taken out, in float32."""
+    return gradient if scale is None else gradient.float() / scale.view(-1, *[1] * (gradient.ndim - 1))
 
 
 def answer_logits(

@@ -10,7 +10,7 @@ Axes: N lanes, S positions, M d_model, H heads, D head width.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -81,39 +81,41 @@ class PathPatch:
     @torch.no_grad()
     def values(self) -> Tensor:
         """(C, R) metric with each component's change on the paths to the receivers alone."""
-        values = self.response.base_values.expand(len(self.response.components), -1).clone()
-        for numbers, lanes_of, change in self._changes():
-            if not self._reaches_any(lanes_of):
-                self.response.advance(change.shape[0])
+        response, rows = self.response, self.response.batch.rows
+        values = response.base_values.expand(len(response.components), -1).clone()
+        for site, layer, delta, numbers in response.deltas():
+            sender = response.components[numbers[0]]
+            if not self._reaches_any(sender):
+                response.advance(len(numbers) * rows)
                 continue  # no path: no effect, exactly
-            rows = torch.arange(change.shape[0], device=change.device) % self.response.batch.rows
-            values[numbers] = self._run(lanes_of, rows, change).view(len(numbers), -1)
-            self.response.cost.interventions += change.shape[0]
-            self.response.advance(change.shape[0])
+
+            def run(
+                part: slice, site: str = site, layer: int = layer, delta: Tensor = delta, numbers: list[int] = numbers
+            ) -> None:
+                change = torch.cat([self._change(site, layer, delta, number) for number in numbers[part]])
+                of_lanes = torch.arange(change.shape[0], device=change.device) % rows
+                values[numbers[part]] = self._run(response.components[numbers[0]], of_lanes, change).view(-1, rows)
+                response.cost.interventions += change.shape[0]
+                response.advance(change.shape[0])
+
+            response.portions.run(len(numbers), run, lambda _: response.lanes_at_once() // rows)
         return values
 
-    def _changes(self) -> Iterator[tuple[list[int], Component, Tensor]]:
-        """Component numbers of one site and layer, one of them, and their changes of the residual stream (N, S, M)."""
-        base = self.response.base
-        for site, layer, delta, numbers in self.response.deltas():
-            found = self.model.layers[layer]
-            for first in range(0, len(numbers), self.response.lanes_at_once()):
-                part = numbers[first : first + self.response.lanes_at_once()]
-                changes = []
-                for number in part:
-                    component = self.response.components[number]
-                    mask = self.response.mask(component)
-                    moved = delta if mask is None else delta * mask.view(*mask.shape, 1, 1)
-                    if site == "heads":
-                        z = base.heads[layer].clone()
-                        z[:, :, component.unit or 0] += moved[:, :, component.unit or 0]
-                        outputs = [found.output_projection(x.flatten(2)) for x in (z, base.heads[layer])]
-                        if found.has_attention_post_norm:
-                            outputs = [found.attention_contribution(x) for x in outputs]
-                        changes.append((outputs[0] - outputs[1]) * self.model.residual_multiplier)
-                    else:
-                        changes.append(moved.squeeze(2) * self.model.residual_multiplier)
-                yield part, self.response.components[part[0]], torch.cat(changes)
+    def _change(self, site: str, layer: int, delta: Tensor, number: int) -> Tensor:
+        """(R, S, M): what a sender's change adds to the residual stream."""
+        base, found = self.response.base, self.model.layers[layer]
+        component = self.response.components[number]
+        mask = self.response.mask(component)
+        moved = delta if mask is None else delta * mask.view(*mask.shape, 1, 1)
+        if site != "heads":
+            return moved.squeeze(2) * self.model.residual_multiplier
+        z = base.heads[layer].clone()
+        z[:, :, component.unit or 0] += moved[:, :, component.unit or 0]
+        outputs = [found.output_projection(x.flatten(2)) for x in (z, base.heads[layer])]
+        if found.has_attention_post_norm:
+            outputs = [found.attention_contribution(x) for x in outputs]
+        change: Tensor = (outputs[0] - outputs[1]) * self.model.residual_multiplier
+        return change
 
     def _reaches(self, sender: Component, layer: int, site: str) -> bool:
         """Whether the sender writes before the receiver reads."""

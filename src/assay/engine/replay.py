@@ -240,17 +240,38 @@ class _ReplayTap:
     def _patched(self, site: str, lanes: list[int], before: Tensor) -> Tensor:
         """Base + strength x (source - base), (n, t, 1, D), at the component's positions; proves what it replaces."""
         here, there = self._ends(site, lanes)
+        target = self._between(here, there, lanes)
         if site == "residual-mid":
-            # It moves as attention's output does, which is what is set.
-            output, factor = self.recording.graph_tensor(site, self.layer)
-            there = (there - here) * factor
-            here = output[self.rows[lanes], self.start :].unsqueeze(2)
-            there = here + there
+            target = self._attention_to(target, lanes)
+            here = self.recording.attentions[self.layer][self.rows[lanes], self.start :].unsqueeze(2)
         self._require_recorded_value(lanes, before, here)
-        target = torch.lerp(here, there, self.strength[lanes].view(-1, 1, 1, 1).to(here.dtype))
         for lane in lanes:
             self.fired[lane] += 1
         return self._at_positions(lanes, target, before)
+
+    def _between(self, here: Tensor, there: Tensor, lanes: list[int]) -> Tensor:
+        """Base + strength x (source - base), in float32 or better: the strength's gradient is a sum over the site."""
+        precision = torch.promote_types(here.dtype, torch.float32)
+        strength = self.strength[lanes].to(precision).view(-1, *[1] * (here.ndim - 1))
+        return torch.lerp(here.to(precision), there.to(precision), strength).to(here.dtype)
+
+    def _attention_to(self, target: Tensor, lanes: list[int]) -> Tensor:
+        """What attention must add for the residual stream after it to be ``target``, to the last bit where that is 0.
+
+        A norm behind it would blow a rounding error of a stream of zeros up to the size of any other.
+        """
+        multiplier = self.model.residual_multiplier
+        before = self.recording.residuals[self.layer][self.rows[lanes], self.start :].unsqueeze(2)
+        added = (target - before) / multiplier
+        added = added + (target - (before + added * multiplier)) / multiplier
+        left = (before + added * multiplier).masked_select(target == 0)
+        if left.any():
+            raise InterventionError(
+                f"The residual-mid of layer {self.layer} cannot be set to 0 exactly in "
+                f"{str(target.dtype).removeprefix('torch.')}, and what is left of it would be taken for a value. Use "
+                "residual-pre or residual-post."
+            )
+        return added
 
     def _ends(self, site: str, lanes: list[int]) -> tuple[Tensor, Tensor]:
         """Base and source value of these lanes' components from ``start`` on, (n, t, 1, D) each."""
@@ -268,7 +289,7 @@ class _ReplayTap:
         here, there = (
             values[rows, :, 0] for values in (self.recording.site("embeddings", 0), self.replay.source("embeddings", 0))
         )
-        target = torch.lerp(here, there, self.strength[lanes].view(-1, 1, 1).to(here.dtype))
+        target = self._between(here, there, lanes)
         for lane in lanes:
             self.fired[lane] += 1
         whole = torch.zeros_like(here[:, : self.start])  # positions before ``start`` are not looked at

@@ -19,7 +19,7 @@ from assay.data.metrics import Metric
 from assay.engine.baseline import PlainRuns
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
-from assay.engine.gradients import Place, read_metric, stream_gradients
+from assay.engine.gradients import Place, read_metric, read_objective, stream_gradients, unscaled
 from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.memory import Portions
 from assay.engine.proofs import require_equal_beginnings, require_same_end, require_same_logits
@@ -79,7 +79,7 @@ class Response:
         self.end_start = reads_from if savings.last_layer and not by_number else self.start
         """Where the residual stream after the last layer is wanted from."""
         self._base: Recording | None = None
-        self._portions = Portions()
+        self.portions = Portions()
         self._replay_is_faithful = False
 
     def of(self, components: Sequence[Component]) -> Response:
@@ -231,8 +231,8 @@ class Response:
         def of_lanes(lanes: list[Lane], index: tuple[Tensor, Tensor]) -> None:
             strength = strengths[index].requires_grad_(True)
             with torch.enable_grad():
-                total = self._run(lanes, strength).sum()
-            (slopes[index],) = torch.autograd.grad(total, strength)
+                _, objective, scale = read_objective(*self._read_from(lanes, strength))
+            slopes[index] = unscaled(torch.autograd.grad(objective, strength)[0], scale)
             self._charge_backward(lanes)
 
         self._over_lanes(of_lanes, order=1)
@@ -319,17 +319,19 @@ class Response:
             self.cost.interventions += len(places)
             self.advance(len(places))
 
-        self._portions.run(
+        self.portions.run(
             len(pairs), run, lambda first: self.lanes_at_once(order, self.components[pairs[first][0]].entry)
         )
 
     def _run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
+        return read_metric(*self._read_from(lanes, strength))
+
+    def _read_from(self, lanes: list[Lane], strength: Tensor) -> tuple[Model, Tensor, Batch, Metric, Tensor, int, bool]:
+        """The lanes' final residual stream, and what else it takes to read the metric from it."""
         replay = self._replay()
         residual = replay.run(lanes, strength)
         rows = torch.tensor([lane.row for lane in lanes], device=self.model.device)
-        return read_metric(
-            self.model, residual, self.batch, self.metric, rows, replay.end_start, self.savings.unembedding
-        )
+        return self.model, residual, self.batch, self.metric, rows, replay.end_start, self.savings.unembedding
 
     def read(self, residual: Tensor, rows: Tensor) -> Tensor:
         """(N,) metric of sequences of these rows from their final residual stream (N, T, M)."""
@@ -394,7 +396,4 @@ class Response:
     def require_differentiable(self) -> None:
         """Refuse (`OptionError`) a metric that has no gradient."""
         if not self.metric.differentiable:
-            raise OptionError(
-                f"{self.metric.name} has no gradient. Use it with activation-patching or an ablation, or choose "
-                "another metric."
-            )
+            raise OptionError(f"{self.metric.name} has no gradient. Use it with activation-patching or an ablation.")

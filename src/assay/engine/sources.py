@@ -121,7 +121,8 @@ class Resampled:
         for reference in references:
             length, _ = _lengths(reference)
             prompts[length].add(reference.corrupted[:length])
-        self.drawn: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = {}
+        self.drawn: dict[tuple[int, tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = {}
+        """By the prompt's length (an answer may follow it in the row) and both sequences."""
         for row in rows:
             length, _ = _lengths(row)
             own = (row.clean[:length], row.corrupted[:length])
@@ -133,13 +134,14 @@ class Resampled:
                 )
             generator = np.random.default_rng([seed, *own[0], *own[1]])
             prompt = others[int(generator.integers(len(others)))]
-            self.drawn[row.clean, row.corrupted] = prompt + row.clean[length:]
+            self.drawn[length, row.clean, row.corrupted] = prompt + row.clean[length:]
         self._last: tuple[Batch, Recording] | None = None
 
     def __call__(self, batch: Batch, base: Recording, site: str, layer: int) -> Tensor:
         if self._last is None or self._last[0] is not batch:
-            rows = zip(batch.base.tolist(), batch.source.tolist(), strict=True)
-            drawn = [self.drawn[tuple(clean), tuple(corrupted)] for clean, corrupted in rows]
+            lengths = (batch.targets.positions[:, 0] + 1).tolist()
+            rows = zip(lengths, batch.base.tolist(), batch.source.tolist(), strict=True)
+            drawn = [self.drawn[length, tuple(clean), tuple(corrupted)] for length, clean, corrupted in rows]
             ids = torch.tensor(drawn, device=self.model.device)
             self._last = batch, record(self.model, ids, keep=self.keep)
             self.cost.forward(ids.shape[0], ids.shape[1], self.model.n_layers)

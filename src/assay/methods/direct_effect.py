@@ -13,6 +13,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from assay.engine.gradients import objective_of, unscaled
 from assay.engine.response import Response
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
@@ -28,8 +29,9 @@ def direct(response: Response, _: Setting) -> Tensor:
     with model.frozen(), torch.enable_grad():
         normed = model.final_norm(at_answers).detach().requires_grad_(True)
         tokens = batch.targets.pair if response.metric.reads == "tokens" else None
-        values = response.metric.values(model.logits_of_normed(normed, tokens), batch.targets)
-        (gradient,) = torch.autograd.grad(values.sum(), normed)
+        logits = model.logits_of_normed(normed, tokens)
+        objective, scale = objective_of(model, response.metric.values(logits, batch.targets), logits)[1:]
+        gradient = unscaled(torch.autograd.grad(objective, normed)[0], scale)
     with torch.no_grad():
         through_norm = frozen_norm(model.final_norm, at_answers)
         effects = torch.zeros(len(response.components), batch.rows, dtype=torch.float64, device=model.device)

@@ -80,6 +80,7 @@ def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
         compute=integrate,
         uses_gradients=True,
         by_component=True,
+        sweeps=steps,
         arguments={"rule": rule, "steps": steps},
         configure=method_with,
         # The gradient at the base run serves all components.

@@ -52,6 +52,7 @@ def method_with(steps: int = STEPS) -> Method:
         compute=integrate,
         uses_gradients=True,
         by_component=True,
+        sweeps=1 + steps,
         second_order=True,
         arguments={"steps": steps},
         configure=method_with,

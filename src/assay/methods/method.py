@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -25,6 +26,7 @@ from assay.engine.graph import require_precision
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, ModelError, OptionError
+from assay.methods.own_code import own_code
 from assay.methods.provenance import describe_environment, describe_model
 from assay.methods.requirements import (
     require_defined,
@@ -34,7 +36,14 @@ from assay.methods.requirements import (
     require_plain_weights,
     require_reference,
 )
-from assay.methods.sharded import compute_values, finished_scores, opened, require_jobs, threads_of_run
+from assay.methods.sharded import (
+    compute_values,
+    finished_scores,
+    opened,
+    require_jobs,
+    require_no_hooks,
+    threads_of_run,
+)
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.scores import Scores
@@ -60,6 +69,10 @@ class Setting:
     align: Align = "reject"
 
 
+def no_backward_pass(components: Sequence[Component], layers: int) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Method:
     """A way to know or guess g(1) - g(0), as arithmetic on `Response`.
@@ -82,6 +95,8 @@ class Method:
     by_component: bool = False
     """Each component costs passes of its own and its value does not depend on which others are asked for, so they
     may be computed in blocks, in any order."""
+    sweeps: int = 1
+    """How many times it asks the response for all components; of use for telling the progress."""
     uses_gradients: bool = False
     through_layers: bool = True
     """If it uses gradients: through the layers, not the unembedding alone."""
@@ -102,7 +117,7 @@ class Method:
     """Makes the method with other parameters: its keyword arguments, by the names of the command line's options."""
     second_order: bool = False
     """Takes second derivatives, so half precision is refused."""
-    backward_passes: Callable[[Sequence[Component], int], int] = lambda components, layers: 0
+    backward_passes: Callable[[Sequence[Component], int], int] = no_backward_pass
     """For all these components of a model of so many layers: the unit of cost in arXiv 2606.09899, where the product of
     a Hessian with a vector is two."""
 
@@ -116,15 +131,30 @@ class Method:
         """Sent to another process by name, where it is one of assay's; else as it is."""
         from assay.methods.registry import METHODS, method_named
 
-        if self.configure is not None:
-            return _configured, (self.configure, self.arguments)
         if METHODS.get(self.name) is self:
             return method_named, (self.name,)
-        return object.__reduce_ex__(self, 2)
+        if self.configure is not None and self._is_made_by(self.configure):
+            return _configured, (self.configure, self.arguments)
+        return _of_fields, (vars(self),)
+
+    def _is_made_by(self, configure: Callable[..., Method]) -> bool:
+        """Whether nothing was replaced since: functions made anew are the same if their code is."""
+        again = configure(**self.arguments)
+        return all(_code_of(value) == _code_of(vars(again)[name]) for name, value in vars(self).items())
 
     @property
     def directions(self) -> tuple[Direction, ...]:
         return ("ablation",) if self.source is not None else ("denoise", "noise")
+
+
+def _code_of(value: Any) -> Any:
+    while isinstance(value, partial):
+        value = value.func
+    return getattr(value, "__code__", value)
+
+
+def _of_fields(fields: dict[str, Any]) -> Method:
+    return Method(**fields)
 
 
 def _configured(configure: Callable[..., Method], arguments: dict[str, Any]) -> Method:
@@ -266,10 +296,14 @@ def measure(
             "reference_sha256": None if references is None else _hash_of(references),
             "align": align,
             "chat": chat,
+            "model_configuration_sha256": model.configuration_hash,
+            "own_code_sha256": [own_code(function) for function in (chosen.row_values, method.compute)],
             "dtype": str(model.dtype).removeprefix("torch."),
             "device": str(model.device),
             "skip": skip,
         }
+        if folder is not None:
+            require_no_hooks(model)
         if folder is not None and folder.is_finished:
             return finished_scores(folder, configuration)
         batches = make_batches(model, rows, direction, budget, by_start=method.by_component)

@@ -41,6 +41,7 @@ def method_with(segments: int = 5) -> Method:
         compute=in_segments,
         uses_gradients=True,
         by_component=True,
+        sweeps=segments,
         second_order=True,
         arguments={"segments": segments},
         configure=method_with,

@@ -42,4 +42,5 @@ class _Lines:
         self.next = now + LATER_LINES
         left = (now - self.began) * (self.total - self.done) / (self.done - self.found)
         clock = tqdm.format_interval(left)
-        print(f"{self.name}: {self.done} of {self.total}, {clock} left", file=sys.stderr, flush=True)
+        counted = f"{self.done} of {self.total} (component, prompt) pairs"
+        print(f"{self.name}: {counted}, {clock} left", file=sys.stderr, flush=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,7 @@ from assay.methods.plan import Shard, make_plan
 from assay.methods.progress import progress_of
 from assay.methods.provenance import describe_environment
 from assay.methods.workbench import Computed, Order, Workbench
+from assay.model import Model
 from assay.scale import Executor, InProcess, LocalProcesses
 from assay.scores import Scores
 from assay.store import RunFolder
@@ -87,7 +86,7 @@ def compute_values(
     shards = make_plan(setting.model, setting.components, batches, by_component=method.by_component)
     found: dict[int, Computed] = {}
     if folder is not None:
-        folder.begin(_plan(method, setting, configuration, shards))
+        folder.begin(_plan(setting, configuration, shards))
         for shard in shards:
             kept = folder.read_shard(shard.number)
             if kept is not None and kept[0].shape == (len(shard.components), shard.rows):
@@ -134,15 +133,22 @@ def finished_scores(folder: RunFolder, configuration: dict[str, Any]) -> Scores:
     return scores
 
 
-def _plan(method: Method, setting: Setting, configuration: dict[str, Any], shards: Sequence[Shard]) -> dict[str, Any]:
-    """Whatever decides the bytes of the result."""
-    model = setting.model
+def require_no_hooks(model: Model) -> None:
+    """Refuse to keep a run whose model is not described by its weights and configuration.
+
+    Raises:
+        ModelError: hooks or replaced forward methods sit on it.
+    """
     if model.has_foreign_hooks:
         raise ModelError(
             f"Hooks or replaced forward methods sit on {model.name}, and they cannot be told apart from one sitting to "
             "the next. Remove them, or leave the run folder out and save the scores."
         )
-    environment = describe_environment(model)
+
+
+def _plan(setting: Setting, configuration: dict[str, Any], shards: Sequence[Shard]) -> dict[str, Any]:
+    """Whatever decides the bytes of the result."""
+    environment = describe_environment(setting.model)
     return {
         **configuration,
         "memory": setting.memory,
@@ -150,8 +156,6 @@ def _plan(method: Method, setting: Setting, configuration: dict[str, Any], shard
         "versions": environment["versions"],
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "matmul_precision": torch.get_float32_matmul_precision(),
-        "model_configuration_sha256": model.configuration_hash,
-        "own_code_sha256": _hash([_own_code(setting.metric.row_values), _own_code(method.compute)]),
         "components_sha256": _hash([component.name for component in setting.components]),
         "shards": len(shards),
         "shards_sha256": _hash([[shard.batch, shard.rows, shard.components] for shard in shards]),
@@ -160,15 +164,3 @@ def _plan(method: Method, setting: Setting, configuration: dict[str, Any], shard
 
 def _hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _own_code(function: Callable[..., Any]) -> str | None:
-    """The source of a user's own metric or method; assay's is known by its version."""
-    while isinstance(function, partial):
-        function = function.func
-    if getattr(function, "__module__", "").split(".")[0] == "assay":
-        return None
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return getattr(function, "__qualname__", type(function).__qualname__)

@@ -27,6 +27,7 @@ METHOD = Method(
     compute=mean_slope,
     uses_gradients=True,
     by_component=True,
+    sweeps=2,
     backward_passes=lambda components, layers: 1 + len(components),
 )
 

@@ -58,9 +58,10 @@ class Workbench:
         self.advance = advance
         self.measured = dict(enumerate(measured))
         self._source: Source | None = None
-        self._at = -1
+        self._at: tuple[int, int, int] | None = None
         self._response: Response | None = None
         self._rows = Portions()
+        self._swept = 0
 
     def __call__(self, shard: Shard) -> Computed:
         """The shard's values.
@@ -86,27 +87,26 @@ class Workbench:
         return Computed(values, asdict(cost.since(before)))
 
     def _compute(self, shard: Shard, batch: Batch, plain: PlainRuns) -> np.ndarray:
-        if self.method.by_component:
-            return self._of_components(shard, batch, plain)
         values = np.zeros((len(shard.components), batch.rows))
 
         def of_rows(part: slice) -> None:
-            response = self._respond(batch.part(part))
+            response = self._recorded(shard, batch, part)
             values[:, part] = self._values(response)
             response.require_same_as(plain.part(part))
 
         self._rows.run(batch.rows, of_rows)
         return values
 
-    def _of_components(self, shard: Shard, batch: Batch, plain: PlainRuns) -> np.ndarray:
-        if self._at != shard.batch or self._response is None:
-            self._response = None  # let go of the last block's recordings before new ones are made
-            self._response = self._respond(batch)
-            self._at = shard.batch
-        response = self._response.of([self.setting.components[number] for number in shard.components])
-        values = self._values(response)
-        response.require_same_as(plain)
-        return values
+    def _recorded(self, shard: Shard, batch: Batch, rows: slice) -> Response:
+        """The shard's components on some rows; recordings are kept for the next shard of the same rows."""
+        at = shard.batch, rows.start, rows.stop
+        if self._at != at or self._response is None:
+            self._response = self._at = None  # let go of the last rows' recordings before new ones are made
+            response = self._respond(batch.part(rows))
+            if not self.method.by_component:
+                return response
+            self._response, self._at = response, at
+        return self._response.of([self.setting.components[number] for number in shard.components])
 
     def _values(self, response: Response) -> np.ndarray:
         values: np.ndarray = self.method.compute(response, self.setting).double().cpu().numpy()
@@ -123,8 +123,13 @@ class Workbench:
             savings=EVERY_SAVING if self.skip else NO_SAVING,
             memory=setting.memory,
             cost=setting.cost,
-            advance=self.advance,
+            advance=self._sweep,
         )
+
+    def _sweep(self, done: int) -> None:
+        """A method that asks for everything several times is done with a part after the last of them."""
+        whole, self._swept = divmod(self._swept + done, self.method.sweeps)
+        self.advance(whole)
 
     def _measure(self, batch: Batch) -> tuple[Batch, PlainRuns]:
         """The plain run of one batch, and what must agree with it, measured in this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -276,7 +277,12 @@ class Model:
     def weight_hash(self) -> str:
         """SHA-256 over names, dtypes, shapes and bytes of all weights as they are now."""
         weights = (*self.hf.parameters(), *self.hf.buffers())
-        state = tuple((part.data_ptr(), part._version) for weight in weights for part in stored(weight))
+        # Whatever is changed through ``.data`` raises no version, so the content is looked at as well, quickly.
+        state = tuple(
+            (part.data_ptr(), part._version, zlib.crc32(_bytes_of(part)))
+            for weight in weights
+            for part in stored(weight)
+        )
         if self._hashed is None or self._hashed[0] != state:
             self._hashed = state, self._hash_weights()
         return self._hashed[1]
@@ -288,7 +294,7 @@ class Model:
                 raise ModelError(f"{name} of {self.name} is a {type(tensor).__name__}, which cannot be hashed.")
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             for part in stored(tensor.detach()):
-                digest.update(part.contiguous().cpu().view(-1).view(torch.uint8).numpy().data)
+                digest.update(_bytes_of(part))
         return digest.hexdigest()
 
     @property
@@ -321,6 +327,11 @@ class Model:
             f"d_model {self.d_model}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
             f"{f', quantised weights ({self.quantisation})' if self.quantisation else ''})"
         )
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    data: memoryview = tensor.detach().contiguous().cpu().view(-1).view(torch.uint8).numpy().data
+    return data
 
 
 def _submodule_if_any(root: nn.Module, path: str) -> nn.Module | None:

@@ -262,7 +262,8 @@ def _is_ours_unfinished(folder: Path) -> bool:
     """Whether there is nothing in the folder, or a run that is not finished."""
     if (folder / "run.json").exists():
         return False
-    return (folder / UNFINISHED[0]).is_file() or all(path.name in UNFINISHED[1:] for path in _content(folder))
+    ours = (*UNFINISHED, f".{UNFINISHED[0]}")  # the last is a plan that was being written when the process was killed
+    return (folder / UNFINISHED[0]).is_file() or all(path.name in ours for path in _content(folder))
 
 
 def _content(folder: Path) -> list[Path]:

@@ -189,7 +189,8 @@ class RunFolder:
         return self.path
 
     def _clear(self) -> None:
-        (self.path / "plan.json").unlink(missing_ok=True)
+        for name in ("plan.json", ".plan.json"):
+            (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / "shards", ignore_errors=True)
 
 
