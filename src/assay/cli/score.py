@@ -18,7 +18,7 @@ from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
-from assay.errors import ModelError, OptionError
+from assay.errors import ModelError, OptionError, instead_of
 from assay.methods.integrated_gradients import RULES
 from assay.methods.method import DEFAULT_SITES, Method, measure
 from assay.methods.path_patching import NAME as PATH_PATCHING
@@ -271,7 +271,7 @@ def _check_options(
     if metric is not None:
         require_gradient(chosen, metric_named(metric), base)
     if dtype not in DTYPES:
-        raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
+        raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
     if chosen.second_order and DTYPES[dtype].itemsize < 4:
         raise OptionError(f"{chosen.name} takes second derivatives, which need --dtype float32 or float64.")
     if top < 1:

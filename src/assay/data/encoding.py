@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from assay.data.metrics import METRICS, Metric, metric_named
 from assay.data.pairs import Answer, PromptPair, PromptPairs, members
-from assay.errors import DataError, OptionError
+from assay.errors import DataError, OptionError, instead_of
 from assay.model import Model
 
 COMPLAINTS_SHOWN = 4
@@ -67,7 +67,7 @@ def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
 def require_align(align: str) -> None:
     """Refuse an alignment that does not exist."""
     if align not in get_args(Align):
-        raise OptionError(f"There is no alignment {align!r}. Choose one of {', '.join(get_args(Align))}.")
+        raise OptionError(f"There is no alignment {align!r}. {instead_of(align, get_args(Align))}")
 
 
 def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "reject") -> list[Row]:

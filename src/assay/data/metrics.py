@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from assay.errors import OptionError
+from assay.errors import OptionError, instead_of
 
 
 @dataclass(frozen=True)
@@ -234,5 +234,5 @@ def as_metric(metric: str | Metric) -> Metric:
 
 def metric_named(name: str) -> Metric:
     if name not in METRICS:
-        raise OptionError(f"There is no metric {name!r}. Choose one of {', '.join(METRICS)}.")
+        raise OptionError(f"There is no metric {name!r}. {instead_of(name, METRICS)}")
     return METRICS[name]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from assay.data.metrics import Metric
 from assay.engine.batches import Direction
 from assay.engine.sources import MeanOver
-from assay.errors import ModelError, OptionError
+from assay.errors import ModelError, OptionError, instead_of
 from assay.model import Model
 from assay.model.quantisation import kind_of
 from assay.sites import Selection
@@ -58,7 +58,7 @@ def require_direction(method: Method, direction: str | None) -> Direction:
     if direction not in method.directions:
         if method.directions == ("ablation",):
             raise OptionError(f"{method.name} damages the clean run; it takes no --direction.")
-        raise OptionError(f"There is no direction {direction!r}. Choose one of {', '.join(method.directions)}.")
+        raise OptionError(f"There is no direction {direction!r}. {instead_of(direction, method.directions)}")
     return direction
 
 

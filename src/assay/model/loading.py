@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from assay.errors import ModelError, OptionError
+from assay.errors import ModelError, OptionError, instead_of
 from assay.model.catalogue import CATALOGUE
 from assay.model.checks import require_sound
 from assay.model.families import family_of
@@ -107,10 +107,9 @@ def _load_from(
     if path.is_dir():
         return _load_folder(path, source, {"kind": "folder", "path": str(path)}, tokenizer, dtype, device)
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
-        names = ", ".join(CATALOGUE)
         raise ModelError(
-            f"There is no model {source!r}: no such folder or file, and not a short name ({names}). "
-            "A hub id has the form owner/name."
+            f"There is no model {source!r}: no such folder or file, and not a short name. "
+            f"{instead_of(source, CATALOGUE)} A hub id has the form owner/name."
         )
     origin = {"kind": "hub", "revision": revision or "main"}
     return _load_folder(source, source, origin, tokenizer, dtype, device, revision)
@@ -192,7 +191,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in DTYPES:
-        raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
+        raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
     return DTYPES[dtype]
 
 
