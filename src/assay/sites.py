@@ -228,7 +228,7 @@ def embeddings(model: Model) -> Selection:
     return components_of(model, "embeddings")
 
 
-_TERM = re.compile(r"(?P<kind>[a-z-]+)(?:\[(?P<first>\d*)(?P<range>:)?(?P<end>\d*)\])?(?:@(?P<position>[\w-]+))?")
+_TERM = re.compile(r"(?P<kind>[a-zA-Z_-]+)(?:\[(?P<first>\d*)(?P<range>:)?(?P<end>\d*)\])?(?:@(?P<position>[\w-]+))?")
 
 
 def select(model: Model, sites: str | Selection) -> Selection:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from assay.cli.console import make_console
 from assay.data import PromptPairs
 from assay.data.encoding import require_align
+from assay.data.equal_lengths import UNEQUAL, equal_lengths
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
@@ -47,7 +48,10 @@ Task = Annotated[
         "hf:owner/name[:config][:split]."
     ),
 ]
-Number = Annotated[int | None, typer.Option("--n", help="Prompt pairs. Default: 16 of a task, all of a file.")]
+Number = Annotated[
+    int | None,
+    typer.Option("--n", help="Prompt pairs; of a file, the first so many. Default: 16 of a task, all of a file."),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -84,8 +88,8 @@ def score(
     align: Annotated[
         str,
         typer.Option(
-            help="Prompts of unequal token length: reject; pad the shorter in front, with tokens that are attended to; "
-            "last-k: keep only the last tokens of both."
+            help="Prompts of unequal token length: reject; skip: leave such pairs out, --n counts the others; pad the "
+            "shorter in front, with tokens that are attended to; last-k: keep only the last tokens of both."
         ),
     ] = "reject",
     chat: Annotated[
@@ -144,7 +148,8 @@ def score(
     task_options = {name: given[name] for each in TASKS.values() for name in each.options}
     source = _open_task(given, task_options)
     # What needs no tokenizer is read before a model is loaded, so that its errors come at once.
-    prompts = source.pairs(seed=seed, n=n) if source and not source.needs_model else None
+    read = None if align == "skip" else n
+    prompts = source.pairs(seed=seed, n=read) if source and not source.needs_model else None
     references = open_prompts(reference) if reference else None
     request = _request(given, source, prompts, references)
     name = source.task if source else task
@@ -164,11 +169,14 @@ def score(
             raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
         console.print(escape(describe(loaded)), style="dim", highlight=False)
         if source:
-            pairs = prompts or source.pairs(loaded, seed, n)
+            pairs = prompts or source.pairs(loaded, seed, read)
         else:
             pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **task_options)
-        for reason, count in pairs.options.get("dropped", {}).items():
-            console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
+        _print_left_out(console, task, pairs, pairs.options.get("dropped", {}))
+        if align == "skip":
+            pairs = equal_lengths(loaded, pairs, n, chat=chat)
+            unequal = pairs.options.get("dropped", {}).get(UNEQUAL)
+            _print_left_out(console, task, pairs, {UNEQUAL: unequal} if unequal else {})
         scores = measure(
             chosen,
             loaded,
@@ -207,6 +215,12 @@ def _show_finished(console: Console, folder: Path, top: int, reason: str) -> Non
     print_scores(console, scores, top, folder)
 
 
+def _print_left_out(console: Console, task: str, left: PromptPairs, dropped: dict[str, int]) -> None:
+    rows = len(left) + sum(dropped.values())
+    for reason, count in dropped.items():
+        console.print(escape(f"Left out: {count} of {rows} rows of {task}: {reason}."), style="dim")
+
+
 def _open_task(given: dict[str, Any], task_options: dict[str, Any]) -> PromptSource | None:
     """The file of prompts, read once and before anything slow; None for a named task, whose options are checked."""
     require_task(given["task"], given["n"], columns=given["columns"], template=given["template"], **task_options)
@@ -227,7 +241,8 @@ def _request(
         what = {"name": task.name, "n": given["n"] or DEFAULT_PAIRS, **task.defaults, **options}
         metric = metric or task.metric
     else:
-        what = {"n": len(prompts) if prompts else given["n"], **source.options}
+        fixed = prompts is not None and given["align"] != "skip"
+        what = {"n": len(prompts) if prompts and fixed else given["n"], **source.options}
     request = {
         "model": fingerprint(given["model"], given["revision"]),
         "task": what,

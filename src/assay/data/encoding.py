@@ -8,14 +8,13 @@ from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
+from assay.data.complaints import of_each
 from assay.data.metrics import METRICS, Metric, metric_named
 from assay.data.pairs import Answer, PromptPair, PromptPairs, members
 from assay.errors import DataError, OptionError, instead_of
 from assay.model import Model
 
-COMPLAINTS_SHOWN = 4
-
-Align = Literal["reject", "pad", "last-k"]
+Align = Literal["reject", "skip", "pad", "last-k"]
 """What happens to two prompts of unequal token length: see `encode`."""
 
 
@@ -53,7 +52,7 @@ def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
     for pair in pairs:
         if pair.wrong_answer is None:
             return METRICS["log-prob"], f"pair {pair.id!r} has no wrong_answer"
-    tokenizer = _tokenizer_of(model)
+    tokenizer = tokenizer_of(model)
     for pair in pairs:
         for answer in (pair.answer, pair.wrong_answer or ""):
             if not isinstance(answer, str):
@@ -74,7 +73,8 @@ def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "rej
     """Rows to run for these pairs under this metric, in the order of the pairs.
 
     Args:
-        align: what to do with two prompts of unequal token length. ``reject`` them; ``pad`` the shorter in front
+        align: what to do with two prompts of unequal token length. ``reject`` them (so does ``skip``: what it leaves
+            out, `assay.data.equal_lengths.equal_lengths` has left out before); ``pad`` the shorter in front
             (after its begin-of-text token) with the tokenizer's padding token, else a newline or space, which the
             model sees and attends to like any other token; or keep the ``last-k`` tokens of both (and the
             begin-of-text token), k being the shorter length.
@@ -87,24 +87,15 @@ def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "rej
             takes none.
     """
     require_align(align)
-    rows: list[Row] = []
-    complaints = []
-    for example, pair in enumerate(pairs):
-        try:
-            found = _rows_of(model, example, pair, metric, align)
-            for row in found:
-                _require_fitting(model, pair, row)
-            rows += found
-        except DataError as error:
-            complaints.append(str(error))
-    if len(complaints) == 1:
-        raise DataError(complaints[0])
-    if complaints:
-        shown = "\n".join(complaints[:COMPLAINTS_SHOWN])
-        rest = len(complaints) - COMPLAINTS_SHOWN
-        more = f"\n... and {rest} more" if rest > 0 else ""
-        raise DataError(f"{len(complaints)} of {len(pairs)} pairs cannot be used.\n{shown}{more}")
-    return rows
+
+    def rows_of(numbered: tuple[int, PromptPair]) -> list[Row]:
+        example, pair = numbered
+        rows = _rows_of(model, example, pair, metric, align)
+        for row in rows:
+            _require_fitting(model, pair, row)
+        return rows
+
+    return [row for rows in of_each(rows_of, list(enumerate(pairs)), "pairs") for row in rows]
 
 
 def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
@@ -120,7 +111,7 @@ def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
 
 
 def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align: Align) -> list[Row]:
-    tokenizer = _tokenizer_of(model)
+    tokenizer = tokenizer_of(model)
     clean, corrupted = (tuple(prompt_ids(tokenizer, text)) for text in (pair.clean, pair.corrupted))
     for name, ids in (("clean", clean), ("corrupted", corrupted)):
         if not ids:
@@ -178,10 +169,10 @@ def _aligned(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Prompts of unequal length made equally long, counted from the end."""
     shown = f"  clean:     {_show(tokenizer, clean)}\n  corrupted: {_show(tokenizer, corrupted)}"
-    if align == "reject":
+    if align in ("reject", "skip"):
         raise DataError(
-            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; "
-            "patching needs equal lengths. Change the prompts, or use --align pad or --align last-k.\n" + shown
+            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; patching needs "
+            "equal lengths. Change the prompts, or use --align skip, pad or last-k (in Python: align=).\n" + shown
         )
     front = int(clean[0] == corrupted[0] and clean[0] in tokenizer.all_special_ids)
     if align == "pad":
@@ -312,7 +303,7 @@ def _show(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return " ".join(shown if len(shown) <= 60 else [*shown[:40], "...", *shown[-19:]])
 
 
-def _tokenizer_of(model: Model) -> PreTrainedTokenizerBase:
+def tokenizer_of(model: Model) -> PreTrainedTokenizerBase:
     if model.tokenizer is None:
         raise DataError(f"{model.name} was loaded without a tokenizer; pass one: assay.load(model, tokenizer).")
     return model.tokenizer

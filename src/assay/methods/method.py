@@ -14,6 +14,7 @@ from torch import Tensor
 from assay.data.baseline import Baseline
 from assay.data.chat import as_chat
 from assay.data.encoding import Align, Row, default_metric, encode, require_align
+from assay.data.equal_lengths import equal_lengths
 from assay.data.metrics import Metric, as_metric
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs as AnyPairs
@@ -188,7 +189,8 @@ def measure(
         mean: for mean ablation: per ``position`` (default) or over ``all-positions``.
         reference: for mean and resample ablation: pairs whose corrupted prompts activations are taken from; the
             run's own if None.
-        align: of prompts of unequal token length: ``reject`` them (default), ``pad`` the shorter in front with
+        align: of prompts of unequal token length: ``reject`` them (default), ``skip`` such pairs (the result's
+            ``pairs`` are the others, its ``pairs.options["dropped"]`` counts them), ``pad`` the shorter in front with
             tokens that are attended to, or keep the ``last-k`` tokens of both.
         chat: render each prompt through the model's chat template, up to where the answer begins.
         skip: leave out what is known to change nothing.
@@ -215,10 +217,13 @@ def measure(
 
         method = method_named(method)
     require_align(align)
-    if chat and align != "reject":
-        raise OptionError("--align would cut into a chat template's own tokens; use it without --chat.")
+    if chat and align in ("pad", "last-k"):
+        raise OptionError(f"--align {align} would cut into a chat template's own tokens; use it without --chat.")
     pairs = as_pairs(pairs, model, seed)
     references = None if reference is None else as_pairs(reference, model, seed)
+    if align == "skip":
+        pairs = equal_lengths(model, pairs, chat=chat)
+        references = references and equal_lengths(model, references, chat=chat)
     if chat:
         pairs = as_chat(model, pairs)
         references = references and as_chat(model, references)
