@@ -19,6 +19,7 @@ from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
+from assay.engine.paths import RECEIVERS_ARE
 from assay.errors import ModelError, OptionError, instead_of
 from assay.methods.integrated_gradients import RULES
 from assay.methods.method import DEFAULT_SITES, Method, measure
@@ -33,7 +34,7 @@ from assay.methods.requirements import (
 )
 from assay.methods.sharded import require_jobs
 from assay.model.loading import DTYPES, fingerprint, load
-from assay.report import describe, print_baseline, print_scores, write_page
+from assay.report import describe, print_baseline, print_finished, print_scores, write_page
 from assay.scores import Scores, configuration_hash
 from assay.sites import Component, Selection, parse
 from assay.store import RunFolder, finished_run
@@ -103,7 +104,10 @@ def score(
         ),
     ] = None,
     receivers: Annotated[
-        str | None, typer.Option(help="Of path-patching: what reads the change, such as q[9:12],mlps[10],logits.")
+        str | None,
+        typer.Option(
+            help="Of path-patching: what reads the change: q, k, v, mlps and logits, as in q[9:12],mlps[10],logits."
+        ),
     ] = None,
     segments: Annotated[int | None, typer.Option(help="Of ms-hvp: second-order steps (default 5).")] = None,
     probes: Annotated[int | None, typer.Option(help="Of hvp-sampled: products for each kind (default 8).")] = None,
@@ -210,9 +214,7 @@ def demo(out: Out = None) -> None:
 
 def _show_finished(console: Console, folder: Path, top: int, reason: str) -> None:
     console.print(f"{reason} Folder: {escape(str(folder))}", style="dim")
-    scores = Scores.load(folder)
-    print_baseline(console, scores.baseline, metric_named(scores.metric), scores.provenance["metric_chosen_because"])
-    print_scores(console, scores, top, folder)
+    print_finished(console, Scores.load(folder), top, folder)
 
 
 def _print_left_out(console: Console, task: str, left: PromptPairs, dropped: dict[str, int]) -> None:
@@ -281,8 +283,8 @@ def _check_options(
     base = require_direction(chosen, direction)
     require_mean(chosen, mean)
     require_reference(chosen, reference is not None)
-    if chosen.name == PATH_PATCHING and not chosen.parameters["receivers"]:
-        raise OptionError(f"{PATH_PATCHING} needs --receivers: logits, or a phrase such as q[9:12],mlps[10].")
+    if chosen.name == PATH_PATCHING and not chosen.parameters.get("receivers"):
+        raise OptionError(f"{PATH_PATCHING} needs --receivers. {RECEIVERS_ARE}")
     if metric is not None:
         require_gradient(chosen, metric_named(metric), base)
     if dtype not in DTYPES:

@@ -48,7 +48,9 @@ class Row:
 def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
     """The task's metric, or for a user's own pairs the first that all of them allow; and why."""
     if pairs.metric is not None:
-        return metric_named(pairs.metric), f"the metric of the task {pairs.task}"
+        return metric_named(
+            pairs.metric
+        ), f"the metric of {'the task ' if pairs.title == pairs.task else ''}{pairs.title}"
     for pair in pairs:
         if pair.wrong_answer is None:
             return METRICS["log-prob"], f"pair {pair.id!r} has no wrong_answer"
@@ -125,7 +127,8 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align
         return [_sequence_row(example, clean, corrupted, answer, further)]
     if pair.wrong_answer is None:
         raise DataError(
-            f"Pair {pair.id!r} has no wrong_answer, which {metric.name} needs. Give one, or use --metric log-prob."
+            f"Pair {pair.id!r} has no wrong_answer, which {metric.name} needs. Give one, or use --metric log-prob "
+            "(in Python: metric=)."
         )
     wrong, further_wrong = _answer_ids(tokenizer, pair, "wrong_answer", pair.wrong_answer)
     if answer == wrong and not further and not further_wrong:
@@ -142,7 +145,7 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align
         text, ids = (pair.answer, answer) if len(answer) > 1 else (pair.wrong_answer, wrong)
         raise DataError(
             f"Pair {pair.id!r}: {text!r} is {len(ids)} tokens {_show(tokenizer, ids)}; {metric.name} compares "
-            "single tokens. Use --metric log-prob-diff."
+            "single tokens. Use --metric log-prob-diff (in Python: metric=)."
         )
     return [
         _sequence_row(example, clean, corrupted, answer, further),
@@ -156,7 +159,8 @@ def _require_sets_wanted(pair: PromptPair, metric: Metric) -> None:
         if answer is not None and not isinstance(answer, str) and not metric.takes_sets:
             raise DataError(
                 f"Pair {pair.id!r}: {name} is a set of {len(answer)} strings, and {metric.name} takes no sets. Use "
-                "--metric log-prob-diff or prob-diff (or log-prob), where their probabilities add."
+                "--metric log-prob-diff or prob-diff (or log-prob; in Python: metric=), where their probabilities add. "
+                "An assay.Metric of your own that reads targets.answers says takes_sets=True."
             )
 
 

@@ -95,6 +95,8 @@ class Method:
     """The only kinds of sites it is defined for; any if empty."""
     takes_model_apart: bool = False
     """Adds up contributions by the model's weights, so hooks that change them in between would be missed."""
+    check: Callable[[Setting], object] | None = None
+    """Refuses, before anything has run, what needs no forward pass to be refused."""
     at_positions: bool = True
     """Whether sites may be narrowed to positions."""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -277,16 +279,18 @@ def measure(
         }
         if folder is not None and folder.is_finished:
             return finished_scores(folder, configuration)
+        if method.check is not None:
+            method.check(setting)
         batches = make_batches(model, rows, direction, budget, by_start=method.by_component)
         with cost.stage("baseline"):
             baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
         on_baseline(baseline, chosen, why)
         if not baseline.tells_apart and not force:
             raise DataError(
-                f"{model.name} does not tell clean from corrupted prompts on {pairs.task}: {chosen.name} is "
+                f"{model.name} does not tell clean from corrupted prompts on {pairs.title}: {chosen.name} is "
                 f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
                 f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
-                "behaviour to attribute. Use --force to go on all the same."
+                "behaviour to attribute. Use --force (in Python: force=True) to go on all the same."
             )
         values = compute_values(
             method,
@@ -318,7 +322,9 @@ def measure(
                 "model": describe_model(model),
                 **describe_environment(model),
                 "memory": memory,
+                "metric": {"unit": chosen.unit, "description": chosen.description},
                 "metric_chosen_because": why,
+                "answer_tokens": sorted({len(row.tokens) for row in rows}),
                 "method_source": method.source_note,
             },
         )

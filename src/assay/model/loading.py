@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -149,6 +150,8 @@ def _load_folder(
     if isinstance(location, Path):
         options["local_files_only"] = True
         if not (location / "config.json").is_file():
+            if (location / "adapter_config.json").is_file():
+                raise ModelError(_adapter_alone(location))
             raise ModelError(f"{location} has no config.json, so it is not a Hugging Face model folder.")
     elif revision:
         options["revision"] = revision
@@ -177,6 +180,23 @@ def _load_folder(
     except (RuntimeError, AssertionError) as error:
         raise OptionError(f"Cannot put {name} on device {str(device)!r}: {error}") from error
     return Model(hf.eval(), tokenizer, name=name, origin=origin)
+
+
+def _adapter_alone(folder: Path) -> str:
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    model = repr(base) if isinstance(base, str) else "BASE"
+    return (
+        f"{folder} is an adapter of PEFT{f' for {model}' if isinstance(base, str) else ''}, not a whole model. In "
+        "Python, load it into its model and hand that over:\n"
+        f"  hf = AutoModelForCausalLM.from_pretrained({model})\n"
+        f"  model = assay.load(PeftModel.from_pretrained(hf, {str(folder)!r}).eval(), "
+        f"AutoTokenizer.from_pretrained({model}))\n"
+        "For the command line, save the merged model and its tokenizer to a folder of their own: "
+        "PeftModel.from_pretrained(...).merge_and_unload().save_pretrained(FOLDER)."
+    )
 
 
 def _attempt(load_part: Any, name: str, part: str) -> Any:

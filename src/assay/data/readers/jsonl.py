@@ -23,7 +23,11 @@ def read_jsonl(path: str | Path, columns: Columns | None = None) -> PromptPairs:
     """
     content = read_bytes(path)
     pairs = to_pairs(jsonl_entries(content, str(path)), require_columns(columns))
-    options = {"sha256": hashlib.sha256(content).hexdigest(), **({"columns": dict(columns)} if columns else {})}
+    options = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "file": Path(path).name,
+        **({"columns": dict(columns)} if columns else {}),
+    }
     return PromptPairs(pairs, task=Path(path).stem, options=options)
 
 
