@@ -112,6 +112,27 @@ def test_direct_effects_equal_those_of_the_same_weights_dequantised(
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
+def test_a_quantised_unembedding_is_refused_by_direct_effect_alone() -> None:
+    """optimum-quanto quantises it unless told otherwise, and leaves its modules in training mode."""
+    quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
+    pairs = random_pairs(3)
+    for exclude in (None, "lm_head"):
+        hf = tiny_model("llama", torch.float32)
+        quanto.quantize(hf, weights=quanto.qint8, exclude=exclude)
+        quanto.freeze(hf)
+        with pytest.raises(ModelError, match=r"training mode.*eval\(\)"):
+            assay.activation_patching(assay.load(hf, tiny_tokenizer()), pairs, force=True)
+        model = assay.load(hf.eval(), tiny_tokenizer())
+        assert np.isfinite(assay.activation_patching(model, pairs, force=True).values).all()
+        if exclude is None:
+            with pytest.raises(ModelError, match=r"direct-effect reads the unembedding's weights.*exclude=.lm_head."):
+                assay.direct_effect(model, pairs, force=True)
+        else:
+            assert np.isfinite(assay.direct_effect(model, pairs, force=True).values).all()
+        with pytest.raises(ModelError, match="attribution-patching takes gradients"):
+            assay.attribution_patching(model, pairs, force=True)
+
+
 def test_a_quantised_checkpoint_loads_from_its_folder(tmp_path: Path) -> None:
     quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
     tiny_model("llama", torch.float32).save_pretrained(tmp_path / "whole")
