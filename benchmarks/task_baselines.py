@@ -36,8 +36,8 @@ would go on, which needs a difference of more than two standard errors. That alo
 the task: where *preferred* is near one half, it cannot.
 
 In greater-than read digit by digit, the answers are the tens digits above the first year's, the wrong answers those
-below. The first year's own tens digit is in neither set, since years that begin with it may be later or earlier. A model
-that decodes it is not wrong, yet counts as such: *greedy* may be 0% where *preferred* is 100%.
+below. The first year's own tens digit is in neither set, since years that begin with it may be later or earlier. A
+model that decodes it is not wrong, yet counts as such: *greedy* may be 0% where *preferred* is 100%.
 """
 
 
