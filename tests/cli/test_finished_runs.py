@@ -6,13 +6,17 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import assay
 from assay.cli import main
+from assay.data.baseline import Baseline
 from assay.report import write_page
+from assay.report.words import caution
 from conftest import random_pairs, wrapped
 
 Show = Callable[..., str]
@@ -92,6 +96,15 @@ def test_answers_of_unequal_length_get_a_caution(command: Show, tmp_path: Path) 
     )
     read.save("match")
     assert "lower sums" not in command("show", "match")
+
+
+def test_no_right_answers_are_explained_where_answers_are_sets() -> None:
+    wrong = np.zeros(4)
+    baseline = Baseline(clean=np.full(4, 0.5), corrupted=np.full(4, -0.5), clean_right=wrong, corrupted_right=wrong)
+    assert "first year's own tens digit" in (caution(baseline, "prob-diff") or "")
+    assert "tens digit" not in (caution(baseline, "logit-diff") or "")
+    right = replace(baseline, clean_right=np.ones(4))
+    assert caution(right, "prob-diff") is None
 
 
 def test_the_package_runs_as_a_module() -> None:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from assay.data.baseline import Baseline, standard_error
+from assay.data.metrics import metric_named
 from assay.report import words
 from assay.scores import Scores
 
@@ -38,7 +39,8 @@ class KeptMetric:
 
 def print_finished(console: Console, scores: Scores, top: int, folder: Path | None = None) -> None:
     """All that a finished run has to show."""
-    metric = KeptMetric(scores.metric, **scores.provenance["metric"])
+    kept = scores.provenance.get("metric")  # run folders of before kept the name alone
+    metric = KeptMetric(scores.metric, **kept) if kept else metric_named(scores.metric)
     print_baseline(console, scores.baseline, metric, scores.provenance["metric_chosen_because"])
     print_scores(console, scores, top, folder)
 

@@ -138,7 +138,7 @@ def cost(scores: Scores) -> str:
 
 def adapted(scores: Scores) -> str | None:
     """A note if adapters are in the model: the numbers are about the model with them."""
-    adapters = scores.configuration["model"]["adapters"]
+    adapters = scores.configuration["model"].get("adapters")
     if not adapters:
         return None
     return f"PEFT adapters are in the model: {', '.join(adapters)}. Effects are those of the model in that state."
@@ -146,7 +146,7 @@ def adapted(scores: Scores) -> str | None:
 
 def unequal_answers(scores: Scores) -> str | None:
     """A warning if a metric that sums over tokens met answers of unequal length."""
-    lengths = scores.provenance["answer_tokens"]
+    lengths = scores.provenance.get("answer_tokens", ())
     if len(lengths) < 2 or scores.metric not in SUMS:
         return None
     return (
