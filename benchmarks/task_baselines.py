@@ -34,6 +34,10 @@ probabilities, which lies between -1 and 1. *Difference* is clean minus corrupte
 other continuations are right too (sentences), it may be low for a model that does the task. *Runs*: whether a run
 would go on, which needs a difference of more than two standard errors. That alone does not mean that the model can do
 the task: where *preferred* is near one half, it cannot.
+
+In greater-than read digit by digit, the answers are the tens digits above the first year's, the wrong answers those
+below. The first year's own tens digit is in neither set, since years that begin with it may be later or earlier. A
+model that decodes it is not wrong, yet counts as such: *greedy* may be 0% where *preferred* is 100%.
 """
 
 

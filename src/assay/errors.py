@@ -3,6 +3,11 @@
 Every message says what is wrong, where, and what to do. The command line prints it and exits with 2.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
 
 class AssayError(Exception):
     """Base of every error that a user can cause and mend."""
@@ -34,3 +39,9 @@ class MemoryExhausted(AssayError):  # noqa: N818
 
 class WorkerError(AssayError):
     """A worker process that died more than once over the same piece of work."""
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """What to choose instead of an unknown name: the most similar known one, and all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{f'Did you mean {close[0]!r}? ' if close else ''}Choose one of {', '.join(known)}."

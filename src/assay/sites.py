@@ -6,7 +6,6 @@ command line.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import operator
 import re
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
-from assay.errors import ModelError, OptionError
+from assay.errors import ModelError, OptionError, instead_of
 from assay.model import Model
 
 __all__ = [
@@ -115,6 +114,8 @@ class Selection(Sequence[Component]):
         Raises:
             OptionError: nothing is left.
         """
+        if end is not None and end <= first:
+            raise OptionError(_backwards(first, end))
         wanted = range(first, first + 1 if end is None else end)
         beyond = set(wanted) - {component.layer for component in self.components}
         if beyond and len(beyond) < len(wanted):
@@ -227,7 +228,7 @@ def embeddings(model: Model) -> Selection:
     return components_of(model, "embeddings")
 
 
-_TERM = re.compile(r"(?P<kind>[a-z-]+)(?:\[(?P<first>\d*)(?P<range>:)?(?P<end>\d*)\])?(?:@(?P<position>[\w-]+))?")
+_TERM = re.compile(r"(?P<kind>[a-zA-Z_-]+)(?:\[(?P<first>\d*)(?P<range>:)?(?P<end>\d*)\])?(?:@(?P<position>[\w-]+))?")
 
 
 def select(model: Model, sites: str | Selection) -> Selection:
@@ -269,10 +270,18 @@ def parse(sites: str) -> list[tuple[str, int, int | None, Position]]:
             end = first + 1
         word = match["position"]
         position: Position = int(word) if word is not None and re.fullmatch(r"-?\d+", word) else word
+        if end is not None and end <= first:
+            raise OptionError(
+                f"{text!r}: {_backwards(first, end)} Write {kind}[{min(first, end)}:{max(first, end) + 1}]."
+            )
         terms.append((kind, first, end, require_position(position)))
     if not terms or len(set(terms)) != len(terms):
         raise OptionError("--sites names each kind of site once, for example heads,mlps.")
     return terms
+
+
+def _backwards(first: int, end: int) -> str:
+    return f"The start, {first}, is {'after' if end < first else 'at'} the end, {end}, which is not included."
 
 
 def require_position(position: Position) -> Position:
@@ -289,7 +298,7 @@ def require_position(position: Position) -> Position:
         return operator.index(position)  # type: ignore[arg-type]  # numpy's integers too
     except TypeError:
         raise OptionError(
-            f"There is no position {position!r}. Choose an index or one of {', '.join(POSITIONS)}."
+            f"There is no position {position!r}. {instead_of(str(position), POSITIONS)} Or give an index, such as -1."
         ) from None
 
 
@@ -310,8 +319,5 @@ def require_kind(name: str) -> Kind:
         OptionError: there is none.
     """
     if name not in KINDS:
-        close = difflib.get_close_matches(name, KINDS, n=1)
-        if close:
-            raise OptionError(f"There is no site {name!r}. Did you mean {close[0]!r}?")
-        raise OptionError(f"There is no site {name!r}. Choose from {', '.join(KINDS)} (comma-separated).")
+        raise OptionError(f"There is no site {name!r}. {instead_of(name, KINDS)}")
     return KINDS[name]

@@ -150,7 +150,7 @@ def test_tables_with_columns_of_other_names(run: Run, tmp_path: Path) -> None:
     assert scores.request["task"]["columns"] == {"clean": "prompt", "answer": "target"}
     assert "finished already" in run(*command, "--n", "1", "--out", "folder").out
     ended = run("score", "no-such-model", "--task", "mine.csv")
-    assert (ended.code, "row 1: column 'clean' is missing" in " ".join(ended.err.split())) == (2, True)
+    assert (ended.code, "mine.csv lacks 'clean', 'answer'" in " ".join(ended.err.split())) == (2, True)
 
 
 def test_unequal_lengths_can_be_aligned(run: Run, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_unequal_lengths_can_be_aligned(run: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text(json.dumps(line))
     command = ("score", "sequence-sort", "--task", "mine.jsonl", "--force")
     refused = run(*command)
-    assert (refused.code, "--align pad" in refused.err) == (2, True)
+    assert (refused.code, "--align skip, pad or last-k" in refused.err) == (2, True)
     for align in ("pad", "last-k"):
         assert run(*command, "--align", align, "--out", align).code == 0
         assert assay.Scores.load(align).configuration["align"] == align
@@ -311,7 +311,7 @@ SORT = ("score", "sequence-sort", "--task", "sort")
         ((*SORT, "--metric", "logit-diff"), "compares single tokens"),
         (("score", "sequence-sort", "--task", "ioi"), "knows 0 of"),
         ((*SORT, "--out", "x" * 300), "Cannot write"),
-        (("list", "people"), "not 'people'"),
+        (("list", "people"), "does not know 'people'"),
         (("show", "nowhere"), "There is no folder nowhere"),
         (("show", "."), "not a run folder"),
         (("doctor", "no-such-model"), "There is no model"),
@@ -383,6 +383,10 @@ def test_traceback_only_when_asked(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert run("show", "nowhere").code == 2
     with pytest.raises(AssayError):
         run("--traceback", "show", "nowhere")
+    assert run("show", "nowhere").code == 2
+    monkeypatch.setenv("ASSAY_TRACEBACK", "1")
+    with pytest.raises(AssayError):
+        run("show", "nowhere")
 
 
 def test_interrupt_keeps_what_is_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

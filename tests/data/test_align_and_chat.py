@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import assay
 from assay.data import METRICS, PromptPair, PromptPairs
 from assay.data.chat import as_chat
 from assay.data.encoding import encode, prompt_ids
+from assay.data.equal_lengths import equal_lengths
+from assay.data.readers import as_pairs
 from assay.errors import DataError, OptionError
 from conftest import tiny_model, tiny_tokenizer, wrapped
 
@@ -31,9 +35,9 @@ def tokens(model: assay.Model, align: str, pairs: PromptPairs = UNEQUAL) -> tupl
 
 def test_unequal_lengths_are_refused_unless_asked() -> None:
     for model in (model_with(), model_with(pad_token="w8")):
-        with pytest.raises(DataError, match=r"4 and 3 tokens.*--align pad or --align last-k"):
+        with pytest.raises(DataError, match=r"4 and 3 tokens.*--align skip, pad or last-k"):
             tokens(model, "reject")
-    with pytest.raises(OptionError, match=r"no alignment 'left'. Choose one of reject, pad, last-k"):
+    with pytest.raises(OptionError, match=r"no alignment 'left'. Choose one of reject, skip, pad, last-k"):
         tokens(model_with(), "left")
 
 
@@ -70,6 +74,53 @@ def test_aligned_prompts_are_measured_as_if_written_so() -> None:
     assert (aligned.configuration["align"], plain.configuration["align"]) == ("pad", "reject")
     means = assay.mean_ablation(model, UNEQUAL, reference=UNEQUAL, mean="all-positions", align="pad", force=True)
     assert np.isfinite(means.values).all()
+
+
+MIXED = [
+    {"clean": "w9 w1 w2 w3", "corrupted": "w9 w4 w5", "answer": " w6", "wrong_answer": " w7"},
+    {"clean": "w9 w1 w2", "corrupted": "w9 w4 w2", "answer": " w6", "wrong_answer": " w7"},
+    {"clean": "w9 w1", "corrupted": "w9 w4 w5", "answer": " w6", "wrong_answer": " w7"},
+    {"clean": "w3 w1 w5 w6", "corrupted": "w3 w2 w5 w6", "answer": " w6", "wrong_answer": " w7"},
+]
+
+
+def test_skip_measures_the_pairs_of_equal_length_and_counts_the_others(tmp_path: Path) -> None:
+    model = model_with()
+    scores = assay.activation_patching(model, MIXED, align="skip", force=True)
+    plain = assay.activation_patching(model, [MIXED[1], MIXED[3]], force=True)
+    np.testing.assert_array_equal(scores.values, plain.values)
+    assert [pair.clean for pair in scores.pairs] == [MIXED[1]["clean"], MIXED[3]["clean"]]
+    assert scores.pairs.options["dropped"] == {"clean and corrupted differ in token length": 2}
+    assert scores.configuration["align"] == "skip"
+    assert scores.configuration["task"]["dropped"] == scores.pairs.options["dropped"]
+    with pytest.raises(DataError, match=r"None of the 2 pairs can be used.*--align pad"):
+        assay.activation_patching(model, [MIXED[0], MIXED[2]], align="skip", force=True)
+    path = tmp_path / "mixed.jsonl"
+    path.write_text("\n".join(map(json.dumps, MIXED)))
+    one = assay.read_pairs(path, model, n=1, align="skip")
+    assert (one[0].clean, len(one), sum(one.options["dropped"].values())) == (MIXED[1]["clean"], 1, 1)
+    assert len(assay.read_pairs(path, model, n=9, align="skip")) == 2
+    with pytest.raises(OptionError, match="Token lengths depend on the model"):
+        assay.read_pairs(path, n=1, align="skip")
+
+
+def test_skip_leaves_reference_prompts_out_too() -> None:
+    model = model_with()
+    equal = [MIXED[1], MIXED[1] | {"corrupted": "w9 w8 w2"}]
+    found = assay.resample_ablation(model, equal, reference=[*MIXED, *equal], align="skip", force=True)
+    plain = assay.resample_ablation(model, equal, reference=[MIXED[1], MIXED[3], *equal], force=True)
+    np.testing.assert_array_equal(found.values, plain.values)
+
+
+def test_skip_counts_the_tokens_of_rendered_prompts() -> None:
+    model = model_with()
+    model.tokenizer.chat_template = "{{ messages[0].content }}{% if 'w4' in messages[0].content %} w1{% endif %}"
+    left = equal_lengths(model, as_pairs(MIXED), chat=True)
+    assert [pair.clean for pair in left] == [MIXED[0]["clean"], MIXED[3]["clean"]]
+    scores = assay.activation_patching(model, MIXED, align="skip", chat=True, force=True)
+    assert [pair.corrupted for pair in scores.pairs] == ["w9 w4 w5 w1", "w3 w2 w5 w6"]
+    with pytest.raises(OptionError, match="--align pad would cut into a chat template"):
+        assay.activation_patching(model, MIXED, align="pad", chat=True, force=True)
 
 
 CAPITALS = PromptPairs(

@@ -218,7 +218,9 @@ def test_unsuitable_tokenizers_are_refused(task: str, sorter: assay.Model) -> No
 
 
 def test_unknown_choices_and_too_many_pairs_are_refused(words: assay.Model) -> None:
-    with pytest.raises(OptionError, match=r"no relation 'capital'\. Choose one of country-capital"):
+    with pytest.raises(
+        OptionError, match=r"no relation 'capital'\. Did you mean 'country-capital'\? Choose one of country-capital"
+    ):
         assay.tasks.facts(words, relation="capital")
     with pytest.raises(OptionError, match="no kind 'word'"):
         assay.tasks.sentiment(words, kind="word")

@@ -35,7 +35,7 @@ def test_reads_all_columns_and_numbers_the_rest(tmp_path: Path) -> None:
         (["[1, 2]"], r"line 1: expected a JSON object"),
         ([json.dumps({**LINE, "answer": ""})], r"line 1: 'answer' must be a non-empty string"),
         ([json.dumps({**LINE, "clean": 3})], r"line 1: 'clean' must be"),
-        ([json.dumps({"clean": "a", "corrupted": "b"})], r"line 1: column 'answer' is missing"),
+        ([json.dumps({"clean": "a", "corrupted": "b"})], r"lacks 'answer'. Needed: "),
         ([json.dumps({**LINE, "wrong_anwser": "x"})], r"line 1: column 'wrong_anwser' .* did you mean 'wrong_answer'"),
         ([json.dumps({**LINE, "answer": []})], r"line 1: 'answer' is an empty list"),
         ([json.dumps({**LINE, "wrong_answer": [" a", None]})], r"line 1: 'wrong_answer' must be .* not empty"),

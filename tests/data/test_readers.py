@@ -72,7 +72,7 @@ def test_all_tables_give_the_same_pairs(suffix: str, tmp_path: Path) -> None:
     renamed = write_table(tmp_path / f"renamed{suffix}", names)
     assert read_pairs(renamed, columns=columns).to_records() == expected
     assert read_pairs(renamed, columns=columns).options["columns"] == columns
-    with pytest.raises(DataError, match=r"(line|row) 1: column 'clean' is missing.*--columns clean="):
+    with pytest.raises(DataError, match=r"lacks 'clean', 'corrupted', 'answer'.*--columns clean=.*columns="):
         read_pairs(renamed)
     with pytest.raises(
         DataError, match=r"no column 'prompts', which --columns gives for clean. It has 'prompt', 'other'"
@@ -329,6 +329,7 @@ def test_paths_of_any_format_stand_for_pairs(tmp_path: Path) -> None:
 REAL = [
     ("eap_ig/ioi_llama.csv", {}, "reject", r"of 8 pairs cannot be used(.|\n)*--align"),
     ("eap_ig/ioi_llama.csv", {}, "pad", None),
+    ("eap_ig/ioi_llama.csv", {}, "skip", None),
     ("eap_ig/ioi_llama.csv", {"columns": {"corrupted": "corrupted_hard"}}, "last-k", None),
     ("eap_ig/greater_than_data.csv", {}, "reject", None),
     ("relations/adj_antonym.json", {}, "reject", None),
@@ -343,7 +344,7 @@ REAL = [
 def test_real_files_run_or_are_refused_with_a_reason(
     name: str, options: dict, align: str, refusal: str | None, smollm2: assay.Model
 ) -> None:
-    pairs = read_pairs(shared(name), smollm2, n=8, **options)
+    pairs = read_pairs(shared(name), smollm2, n=8, align=align, **options)
     if refusal is not None:
         with pytest.raises(DataError, match=refusal):
             assay.attribution_patching(smollm2, pairs, align=align, sites="mlps")

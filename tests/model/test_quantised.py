@@ -102,7 +102,7 @@ def test_direct_effects_equal_those_of_the_same_weights_dequantised(
             if isinstance(module, nn.Linear):
                 plain.get_submodule(name).weight.copy_(module.weight.dequantize())
     if model.hf.lm_head.weight.data.__class__ is not torch.Tensor:
-        with pytest.raises(ModelError, match="direct-effect takes gradients"):
+        with pytest.raises(ModelError, match=r"direct-effect reads the unembedding's weights.*exclude=.lm_head."):
             assay.direct_effect(model, pairs, force=True)
         model.hf.lm_head = plain.lm_head
     for method in (assay.direct_effect, assay.activation_patching):
@@ -110,6 +110,27 @@ def test_direct_effects_equal_those_of_the_same_weights_dequantised(
         expected = method(assay.load(plain, tiny_tokenizer()), pairs, force=True).values
         assert np.abs(expected).max() > 0.05
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
+
+
+def test_a_quantised_unembedding_is_refused_by_direct_effect_alone() -> None:
+    """optimum-quanto quantises it unless told otherwise, and leaves its modules in training mode."""
+    quanto = pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed")
+    pairs = random_pairs(3)
+    for exclude in (None, "lm_head"):
+        hf = tiny_model("llama", torch.float32)
+        quanto.quantize(hf, weights=quanto.qint8, exclude=exclude)
+        quanto.freeze(hf)
+        with pytest.raises(ModelError, match=r"training mode.*eval\(\)"):
+            assay.activation_patching(assay.load(hf, tiny_tokenizer()), pairs, force=True)
+        model = assay.load(hf.eval(), tiny_tokenizer())
+        assert np.isfinite(assay.activation_patching(model, pairs, force=True).values).all()
+        if exclude is None:
+            with pytest.raises(ModelError, match=r"direct-effect reads the unembedding's weights.*exclude=.lm_head."):
+                assay.direct_effect(model, pairs, force=True)
+        else:
+            assert np.isfinite(assay.direct_effect(model, pairs, force=True).values).all()
+        with pytest.raises(ModelError, match="attribution-patching takes gradients"):
+            assay.attribution_patching(model, pairs, force=True)
 
 
 def test_a_quantised_checkpoint_loads_from_its_folder(tmp_path: Path) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import assay
+from assay.cli import main
 from assay.data.encoding import encode
 from assay.data.metrics import METRICS, Metric, Targets
 from assay.errors import InterventionError, ModelError, OptionError
+from assay.report import write_page
 from conftest import random_pairs, wrapped
 from families import TINY, tiny_model, tiny_tokenizer
 
@@ -50,8 +56,49 @@ def test_prompt_tuning_is_refused_and_adapter_states_are_told_apart() -> None:
     on = assay.zero_ablation(model, pairs, sites="mlps", force=True).configuration
     with adapted.disable_adapter():
         off = assay.zero_ablation(model, pairs, sites="mlps", force=True).configuration
+    assert "adapters default (beside)" in repr(model)
+    assert "adapters" not in repr(wrapped("llama"))
     assert on["model"]["adapters"] == ["default (beside)"]
     assert off["model"]["adapters"] == ["default (beside, disabled)"]
+
+
+def test_adapters_are_named_wherever_numbers_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapted = get_peft_model(tiny_model("llama"), LoraConfig(r=2, target_modules=["o_proj"])).eval()
+    scores = assay.zero_ablation(assay.load(adapted, tiny_tokenizer()), random_pairs(2), sites="mlps", force=True)
+    scores.save(tmp_path / "run", finish=lambda scratch: write_page(scores, scratch / "report.html"))
+    assert "PEFT adapters are in the model: default (beside)." in (tmp_path / "run/report.html").read_text("utf-8")
+    monkeypatch.setattr(sys, "argv", ["assay", "show", str(tmp_path / "run")])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main()
+    assert "PEFT adapters are in the model: default (beside)." in capsys.readouterr().out
+
+
+def test_a_folder_of_an_adapter_says_what_it_is_and_how_to_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_model("llama", torch.float32).save_pretrained("base")
+    tiny_tokenizer().save_pretrained("base")
+    hf = AutoModelForCausalLM.from_pretrained("base", dtype=torch.float32)
+    get_peft_model(hf, LoraConfig(r=2, target_modules=["o_proj"])).save_pretrained("adapter")
+    with pytest.raises(ModelError, match=r"adapter is an adapter of PEFT for 'base'.*In Python") as raised:
+        assay.load("adapter")
+    monkeypatch.setattr(sys, "argv", ["assay", "score", "adapter", "--task", "ioi"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, "an adapter of PEFT" in capsys.readouterr().err) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base"]
+    advice = [line.strip() for line in str(raised.value).splitlines() if line.startswith("  ")]
+    known = {"AutoModelForCausalLM": AutoModelForCausalLM, "AutoTokenizer": AutoTokenizer, "PeftModel": PeftModel}
+    names = {**known, "assay": assay}
+    exec("\n".join(advice), names)  # the advice is code
+    assert names["model"].adapters == ["default (beside)"]
+    (tmp_path / "adapter/adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"(?s)adapter is an adapter of PEFT, not a whole model.*BASE"):
+        assay.load("adapter")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextvars import ContextVar
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from assay.cli.show import show
 from assay.errors import AssayError
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
+_asked_for_traceback = ContextVar("asked_for_traceback", default=False)
 INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -34,13 +36,13 @@ def options(
     traceback: Annotated[bool, typer.Option("--traceback", help="Show Python's traceback on errors.")] = False,
 ) -> None:
     """Which heads and MLPs of a language model drive a behaviour, in numbers that can be trusted."""
-    if traceback:
-        os.environ[TRACEBACK_VARIABLE] = "1"
+    _asked_for_traceback.set(traceback)
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 2 refused with a reason, 1 a fault of assay's, 130 interrupted."""
     errors = Console(stderr=True)
+    _asked_for_traceback.set(False)
     try:
         app()
     except AssayError as error:
@@ -63,5 +65,5 @@ def main() -> None:
 
 
 def _show_traceback_if_asked() -> None:
-    if os.environ.get(TRACEBACK_VARIABLE):
+    if _asked_for_traceback.get() or os.environ.get(TRACEBACK_VARIABLE):
         raise

@@ -10,7 +10,7 @@ from rich.table import Table
 from assay.cli.console import make_console
 from assay.data.metrics import METRICS
 from assay.data.tasks import TASKS
-from assay.errors import OptionError
+from assay.errors import OptionError, instead_of
 from assay.methods.registry import METHODS
 from assay.model.catalogue import CATALOGUE
 from assay.model.families import FAMILIES
@@ -30,7 +30,7 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
         "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],
     }
     if kind not in rows:
-        raise OptionError(f"assay list takes one of {', '.join(KINDS)}, not {kind!r}.")
+        raise OptionError(f"assay list does not know {kind!r}. {instead_of(kind, KINDS)}")
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows[kind]:
         table.add_row(*row)

@@ -14,11 +14,13 @@ from rich.markup import escape
 from assay.cli.console import make_console
 from assay.data import PromptPairs
 from assay.data.encoding import require_align
+from assay.data.equal_lengths import UNEQUAL, equal_lengths
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts, parse_columns
 from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
-from assay.errors import ModelError, OptionError
+from assay.engine.paths import RECEIVERS_ARE
+from assay.errors import ModelError, OptionError, instead_of
 from assay.methods.integrated_gradients import RULES
 from assay.methods.method import DEFAULT_SITES, Method, measure
 from assay.methods.path_patching import NAME as PATH_PATCHING
@@ -32,7 +34,7 @@ from assay.methods.requirements import (
 )
 from assay.methods.sharded import require_jobs
 from assay.model.loading import DTYPES, fingerprint, load
-from assay.report import describe, print_baseline, print_scores, write_page
+from assay.report import describe, print_baseline, print_finished, print_scores, write_page
 from assay.scores import Scores, configuration_hash
 from assay.sites import Component, Selection, parse
 from assay.store import RunFolder, finished_run
@@ -47,7 +49,10 @@ Task = Annotated[
         "hf:owner/name[:config][:split]."
     ),
 ]
-Number = Annotated[int | None, typer.Option("--n", help="Prompt pairs. Default: 16 of a task, all of a file.")]
+Number = Annotated[
+    int | None,
+    typer.Option("--n", help="Prompt pairs; of a file, the first so many. Default: 16 of a task, all of a file."),
+]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -84,8 +89,8 @@ def score(
     align: Annotated[
         str,
         typer.Option(
-            help="Prompts of unequal token length: reject; pad the shorter in front, with tokens that are attended to; "
-            "last-k: keep only the last tokens of both."
+            help="Prompts of unequal token length: reject; skip: leave such pairs out, --n counts the others; pad the "
+            "shorter in front, with tokens that are attended to; last-k: keep only the last tokens of both."
         ),
     ] = "reject",
     chat: Annotated[
@@ -99,7 +104,10 @@ def score(
         ),
     ] = None,
     receivers: Annotated[
-        str | None, typer.Option(help="Of path-patching: what reads the change, such as q[9:12],mlps[10],logits.")
+        str | None,
+        typer.Option(
+            help="Of path-patching: what reads the change: q, k, v, mlps and logits, as in q[9:12],mlps[10],logits."
+        ),
     ] = None,
     segments: Annotated[int | None, typer.Option(help="Of ms-hvp: second-order steps (default 5).")] = None,
     probes: Annotated[int | None, typer.Option(help="Of hvp-sampled: products for each kind (default 8).")] = None,
@@ -144,7 +152,8 @@ def score(
     task_options = {name: given[name] for each in TASKS.values() for name in each.options}
     source = _open_task(given, task_options)
     # What needs no tokenizer is read before a model is loaded, so that its errors come at once.
-    prompts = source.pairs(seed=seed, n=n) if source and not source.needs_model else None
+    read = None if align == "skip" else n
+    prompts = source.pairs(seed=seed, n=read) if source and not source.needs_model else None
     references = open_prompts(reference) if reference else None
     request = _request(given, source, prompts, references)
     name = source.task if source else task
@@ -164,11 +173,14 @@ def score(
             raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
         console.print(escape(describe(loaded)), style="dim", highlight=False)
         if source:
-            pairs = prompts or source.pairs(loaded, seed, n)
+            pairs = prompts or source.pairs(loaded, seed, read)
         else:
             pairs = make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **task_options)
-        for reason, count in pairs.options.get("dropped", {}).items():
-            console.print(escape(f"Left out: {count} of {count + len(pairs)} rows of {task}: {reason}."), style="dim")
+        _print_left_out(console, task, pairs, pairs.options.get("dropped", {}))
+        if align == "skip":
+            pairs = equal_lengths(loaded, pairs, n, chat=chat)
+            unequal = pairs.options.get("dropped", {}).get(UNEQUAL)
+            _print_left_out(console, task, pairs, {UNEQUAL: unequal} if unequal else {})
         scores = measure(
             chosen,
             loaded,
@@ -202,9 +214,13 @@ def demo(out: Out = None) -> None:
 
 def _show_finished(console: Console, folder: Path, top: int, reason: str) -> None:
     console.print(f"{reason} Folder: {escape(str(folder))}", style="dim")
-    scores = Scores.load(folder)
-    print_baseline(console, scores.baseline, metric_named(scores.metric), scores.provenance["metric_chosen_because"])
-    print_scores(console, scores, top, folder)
+    print_finished(console, Scores.load(folder), top, folder)
+
+
+def _print_left_out(console: Console, task: str, left: PromptPairs, dropped: dict[str, int]) -> None:
+    rows = len(left) + sum(dropped.values())
+    for reason, count in dropped.items():
+        console.print(escape(f"Left out: {count} of {rows} rows of {task}: {reason}."), style="dim")
 
 
 def _open_task(given: dict[str, Any], task_options: dict[str, Any]) -> PromptSource | None:
@@ -227,7 +243,8 @@ def _request(
         what = {"name": task.name, "n": given["n"] or DEFAULT_PAIRS, **task.defaults, **options}
         metric = metric or task.metric
     else:
-        what = {"n": len(prompts) if prompts else given["n"], **source.options}
+        fixed = prompts is not None and given["align"] != "skip"
+        what = {"n": len(prompts) if prompts and fixed else given["n"], **source.options}
     request = {
         "model": fingerprint(given["model"], given["revision"]),
         "task": what,
@@ -266,12 +283,12 @@ def _check_options(
     base = require_direction(chosen, direction)
     require_mean(chosen, mean)
     require_reference(chosen, reference is not None)
-    if chosen.name == PATH_PATCHING and not chosen.parameters["receivers"]:
-        raise OptionError(f"{PATH_PATCHING} needs --receivers: logits, or a phrase such as q[9:12],mlps[10].")
+    if chosen.name == PATH_PATCHING and not chosen.parameters.get("receivers"):
+        raise OptionError(f"{PATH_PATCHING} needs --receivers. {RECEIVERS_ARE}")
     if metric is not None:
         require_gradient(chosen, metric_named(metric), base)
     if dtype not in DTYPES:
-        raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
+        raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
     if chosen.second_order and DTYPES[dtype].itemsize < 4:
         raise OptionError(f"{chosen.name} takes second derivatives, which need --dtype float32 or float64.")
     if top < 1:

@@ -10,9 +10,8 @@ import pandas as pd
 import typer
 
 from assay.cli.console import make_console
-from assay.data.metrics import metric_named
 from assay.errors import OptionError
-from assay.report import print_baseline, print_scores
+from assay.report import print_finished
 from assay.scores import Scores
 
 
@@ -29,8 +28,7 @@ def show(
         print(json.dumps(_as_json(scores, top), indent=2, ensure_ascii=False))
         return
     console = make_console()
-    print_baseline(console, scores.baseline, metric_named(scores.metric), scores.provenance["metric_chosen_because"])
-    print_scores(console, scores, top, folder)
+    print_finished(console, scores, top, folder)
 
 
 def _as_json(scores: Scores, top: int) -> dict[str, Any]:

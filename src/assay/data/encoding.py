@@ -8,14 +8,13 @@ from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
+from assay.data.complaints import of_each
 from assay.data.metrics import METRICS, Metric, metric_named
 from assay.data.pairs import Answer, PromptPair, PromptPairs, members
-from assay.errors import DataError, OptionError
+from assay.errors import DataError, OptionError, instead_of
 from assay.model import Model
 
-COMPLAINTS_SHOWN = 4
-
-Align = Literal["reject", "pad", "last-k"]
+Align = Literal["reject", "skip", "pad", "last-k"]
 """What happens to two prompts of unequal token length: see `encode`."""
 
 
@@ -49,11 +48,13 @@ class Row:
 def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
     """The task's metric, or for a user's own pairs the first that all of them allow; and why."""
     if pairs.metric is not None:
-        return metric_named(pairs.metric), f"the metric of the task {pairs.task}"
+        return metric_named(
+            pairs.metric
+        ), f"the metric of {'the task ' if pairs.title == pairs.task else ''}{pairs.title}"
     for pair in pairs:
         if pair.wrong_answer is None:
             return METRICS["log-prob"], f"pair {pair.id!r} has no wrong_answer"
-    tokenizer = _tokenizer_of(model)
+    tokenizer = tokenizer_of(model)
     for pair in pairs:
         for answer in (pair.answer, pair.wrong_answer or ""):
             if not isinstance(answer, str):
@@ -67,14 +68,15 @@ def default_metric(model: Model, pairs: PromptPairs) -> tuple[Metric, str]:
 def require_align(align: str) -> None:
     """Refuse an alignment that does not exist."""
     if align not in get_args(Align):
-        raise OptionError(f"There is no alignment {align!r}. Choose one of {', '.join(get_args(Align))}.")
+        raise OptionError(f"There is no alignment {align!r}. {instead_of(align, get_args(Align))}")
 
 
 def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "reject") -> list[Row]:
     """Rows to run for these pairs under this metric, in the order of the pairs.
 
     Args:
-        align: what to do with two prompts of unequal token length. ``reject`` them; ``pad`` the shorter in front
+        align: what to do with two prompts of unequal token length. ``reject`` them (so does ``skip``: what it leaves
+            out, `assay.data.equal_lengths.equal_lengths` has left out before); ``pad`` the shorter in front
             (after its begin-of-text token) with the tokenizer's padding token, else a newline or space, which the
             model sees and attends to like any other token; or keep the ``last-k`` tokens of both (and the
             begin-of-text token), k being the shorter length.
@@ -87,24 +89,15 @@ def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "rej
             takes none.
     """
     require_align(align)
-    rows: list[Row] = []
-    complaints = []
-    for example, pair in enumerate(pairs):
-        try:
-            found = _rows_of(model, example, pair, metric, align)
-            for row in found:
-                _require_fitting(model, pair, row)
-            rows += found
-        except DataError as error:
-            complaints.append(str(error))
-    if len(complaints) == 1:
-        raise DataError(complaints[0])
-    if complaints:
-        shown = "\n".join(complaints[:COMPLAINTS_SHOWN])
-        rest = len(complaints) - COMPLAINTS_SHOWN
-        more = f"\n... and {rest} more" if rest > 0 else ""
-        raise DataError(f"{len(complaints)} of {len(pairs)} pairs cannot be used.\n{shown}{more}")
-    return rows
+
+    def rows_of(numbered: tuple[int, PromptPair]) -> list[Row]:
+        example, pair = numbered
+        rows = _rows_of(model, example, pair, metric, align)
+        for row in rows:
+            _require_fitting(model, pair, row)
+        return rows
+
+    return [row for rows in of_each(rows_of, list(enumerate(pairs)), "pairs") for row in rows]
 
 
 def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
@@ -120,7 +113,7 @@ def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:
 
 
 def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align: Align) -> list[Row]:
-    tokenizer = _tokenizer_of(model)
+    tokenizer = tokenizer_of(model)
     clean, corrupted = (tuple(prompt_ids(tokenizer, text)) for text in (pair.clean, pair.corrupted))
     for name, ids in (("clean", clean), ("corrupted", corrupted)):
         if not ids:
@@ -134,7 +127,8 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align
         return [_sequence_row(example, clean, corrupted, answer, further)]
     if pair.wrong_answer is None:
         raise DataError(
-            f"Pair {pair.id!r} has no wrong_answer, which {metric.name} needs. Give one, or use --metric log-prob."
+            f"Pair {pair.id!r} has no wrong_answer, which {metric.name} needs. Give one, or use --metric log-prob "
+            "(in Python: metric=)."
         )
     wrong, further_wrong = _answer_ids(tokenizer, pair, "wrong_answer", pair.wrong_answer)
     if answer == wrong and not further and not further_wrong:
@@ -151,7 +145,7 @@ def _rows_of(model: Model, example: int, pair: PromptPair, metric: Metric, align
         text, ids = (pair.answer, answer) if len(answer) > 1 else (pair.wrong_answer, wrong)
         raise DataError(
             f"Pair {pair.id!r}: {text!r} is {len(ids)} tokens {_show(tokenizer, ids)}; {metric.name} compares "
-            "single tokens. Use --metric log-prob-diff."
+            "single tokens. Use --metric log-prob-diff (in Python: metric=)."
         )
     return [
         _sequence_row(example, clean, corrupted, answer, further),
@@ -165,7 +159,8 @@ def _require_sets_wanted(pair: PromptPair, metric: Metric) -> None:
         if answer is not None and not isinstance(answer, str) and not metric.takes_sets:
             raise DataError(
                 f"Pair {pair.id!r}: {name} is a set of {len(answer)} strings, and {metric.name} takes no sets. Use "
-                "--metric log-prob-diff or prob-diff (or log-prob), where their probabilities add."
+                "--metric log-prob-diff or prob-diff (or log-prob; in Python: metric=), where their probabilities add. "
+                "An assay.Metric of your own that reads targets.answers says takes_sets=True."
             )
 
 
@@ -178,10 +173,10 @@ def _aligned(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Prompts of unequal length made equally long, counted from the end."""
     shown = f"  clean:     {_show(tokenizer, clean)}\n  corrupted: {_show(tokenizer, corrupted)}"
-    if align == "reject":
+    if align in ("reject", "skip"):
         raise DataError(
-            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; "
-            "patching needs equal lengths. Change the prompts, or use --align pad or --align last-k.\n" + shown
+            f"Pair {pair.id!r}: clean and corrupted have {len(clean)} and {len(corrupted)} tokens; patching needs "
+            "equal lengths. Change the prompts, or use --align skip, pad or last-k (in Python: align=).\n" + shown
         )
     front = int(clean[0] == corrupted[0] and clean[0] in tokenizer.all_special_ids)
     if align == "pad":
@@ -312,7 +307,7 @@ def _show(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     return " ".join(shown if len(shown) <= 60 else [*shown[:40], "...", *shown[-19:]])
 
 
-def _tokenizer_of(model: Model) -> PreTrainedTokenizerBase:
+def tokenizer_of(model: Model) -> PreTrainedTokenizerBase:
     if model.tokenizer is None:
         raise DataError(f"{model.name} was loaded without a tokenizer; pass one: assay.load(model, tokenizer).")
     return model.tokenizer

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from assay.errors import OptionError
+from assay.errors import OptionError, instead_of
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,15 @@ def as_metric(metric: str | Metric) -> Metric:
     """A metric by name, or a user's own as it is.
 
     Raises:
-        OptionError: no such name, or a metric of one's own under a name that is taken.
+        OptionError: no such name, not a metric at all, or a metric of one's own under a name that is taken.
     """
-    if not isinstance(metric, Metric):
+    if isinstance(metric, str):
         return metric_named(metric)
+    if not isinstance(metric, Metric):
+        raise OptionError(
+            f"metric is a name (assay list metrics) or an assay.Metric, not a {type(metric).__name__}. To measure by a "
+            "function of your own, give it to an assay.Metric: help(assay.Metric) and docs/metrics.md show how."
+        )
     if METRICS.get(metric.name, metric) is not metric:
         raise OptionError(f"{metric.name!r} is the name of another metric. Give yours a name of its own.")
     return metric
@@ -234,5 +239,5 @@ def as_metric(metric: str | Metric) -> Metric:
 
 def metric_named(name: str) -> Metric:
     if name not in METRICS:
-        raise OptionError(f"There is no metric {name!r}. Choose one of {', '.join(METRICS)}.")
+        raise OptionError(f"There is no metric {name!r}. {instead_of(name, METRICS)}")
     return METRICS[name]

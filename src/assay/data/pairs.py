@@ -11,6 +11,8 @@ from assay.errors import DataError
 REQUIRED = ("clean", "corrupted", "answer")
 OPTIONAL = ("wrong_answer", "id", "group")
 ANSWERS = ("answer", "wrong_answer")
+CUSTOM = "custom"
+"""The task of pairs that were given as such."""
 Answer = str | Sequence[str]
 """One text, or a set of texts whose probabilities add."""
 
@@ -48,7 +50,7 @@ class PromptPairs(Sequence[PromptPair]):
     """Pairs of one task, with the metric it is usually measured by and how it was made."""
 
     pairs: tuple[PromptPair, ...]
-    task: str = "custom"
+    task: str = CUSTOM
     metric: str | None = None
     """The task's metric; None: logit-diff where every pair has one single-token answer and wrong answer, else
     log-prob-diff or log-prob."""
@@ -86,6 +88,18 @@ class PromptPairs(Sequence[PromptPair]):
 
     def __iter__(self) -> Iterator[PromptPair]:
         return iter(self.pairs)
+
+    @property
+    def title(self) -> str:
+        """The task's name; of a file, its name in quotes."""
+        if self.task == CUSTOM:
+            return "these prompts"
+        return f'"{self.options["file"]}"' if "file" in self.options else self.task
+
+    @property
+    def behaviour(self) -> str:
+        """What components drive, in a sentence."""
+        return self.title if self.title == self.task else f"the behaviour in {self.title}"
 
     def swapped(self) -> PromptPairs:
         """Every pair with clean and corrupted exchanged."""

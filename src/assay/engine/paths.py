@@ -19,12 +19,14 @@ from torch import Tensor
 
 from assay.engine.response import Response
 from assay.errors import InterventionError, OptionError
+from assay.model import Model
 from assay.model.attention import tapped
 from assay.model.recording import site_hook
-from assay.sites import Component, Selection, select
+from assay.sites import Component, Selection, parse, select
 
 RECEIVERS = ("q", "k", "v", "mlps")
 LOGITS = "logits"
+RECEIVERS_ARE = f"Receivers are {', '.join(RECEIVERS)} and {LOGITS}, for example q[9:12],mlps[10],{LOGITS}."
 
 
 @dataclass(frozen=True)
@@ -43,28 +45,45 @@ class Receivers:
         return [c.unit or 0 for c in self.components if c.layer == layer and c.site == site]
 
 
-def parse_receivers(response: Response, phrase: str | Selection) -> Receivers:
+def require_receivers(phrase: str | Selection) -> None:
+    """Refuse what can receive in no model: kinds, positions and wording, named as they were given.
+
+    Raises:
+        OptionError: a kind that cannot receive, a position, a phrase that does not parse, or nothing.
+    """
+    if isinstance(phrase, str):
+        terms, logits = _terms(phrase)
+        given = [(term, kind, position) for term in terms for kind, *_, position in parse(term)]
+    else:
+        given, logits = [(component.name, component.site, component.position) for component in phrase], False
+    if not given and not logits:
+        raise OptionError(f"There are no receivers. {RECEIVERS_ARE}")
+    for name, kind, position in given:
+        if kind not in RECEIVERS:
+            raise OptionError(f"{name!r} cannot receive. {RECEIVERS_ARE}")
+        if position is not None:
+            raise OptionError(
+                f"{name!r} cannot receive at a position of its own; leave @{position} out. {RECEIVERS_ARE}"
+            )
+
+
+def parse_receivers(model: Model, phrase: str | Selection) -> Receivers:
     """Receivers of a phrase such as ``q[9:12],mlps[10],logits``.
 
     Raises:
-        OptionError: a kind that cannot receive, or a position.
+        OptionError: as `require_receivers`, or a layer that this model does not have.
     """
-    logits = False
-    if isinstance(phrase, str):
-        terms = [term.strip() for term in phrase.split(",")]
-        logits = LOGITS in terms
-        rest = ",".join(term for term in terms if term != LOGITS)
-        components: Sequence[Component] = select(response.model, rest) if rest else ()
-    else:
-        components = phrase
-    if not components and not logits:
-        raise OptionError(f"There are no receivers. Write {LOGITS}, or a phrase such as q[9:12],mlps[10].")
-    for component in components:
-        if component.site not in RECEIVERS or component.position is not None:
-            raise OptionError(
-                f"{component.name} cannot receive. Receivers are whole {', '.join(RECEIVERS)} and {LOGITS}."
-            )
-    return Receivers(tuple(components), logits)
+    require_receivers(phrase)
+    if not isinstance(phrase, str):
+        return Receivers(tuple(phrase), logits=False)
+    terms, logits = _terms(phrase)
+    return Receivers(tuple(select(model, ",".join(terms))) if terms else (), logits)
+
+
+def _terms(phrase: str) -> tuple[list[str], bool]:
+    """The terms that name components, and whether one names the logits."""
+    terms = [term.strip() for term in phrase.split(",") if term.strip()]
+    return [term for term in terms if term != LOGITS], LOGITS in terms
 
 
 class PathPatch:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.response import Response
-from assay.errors import OptionError
+from assay.errors import OptionError, instead_of
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
 from assay.scores import Scores
@@ -48,7 +48,7 @@ def quadrature(rule: str, steps: int) -> list[tuple[float, float]]:
             points, weights = np.polynomial.legendre.leggauss(steps)
             points, weights = (points + 1) / 2, weights / 2
         case _:
-            raise OptionError(f"There is no rule {rule!r}. Choose one of {', '.join(RULES)}.")
+            raise OptionError(f"There is no rule {rule!r}. {instead_of(rule, RULES)}")
     return list(zip(points.tolist(), weights.tolist(), strict=True))
 
 

@@ -34,6 +34,7 @@ METHOD = Method(
     exact=True,
     by_component=True,
     source=_source,
+    check=lambda setting: reference_rows(setting, answers_matter=setting.mean == "position"),
     uses_reference=True,
     uses_means=True,
 )

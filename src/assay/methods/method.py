@@ -15,6 +15,7 @@ from torch import Tensor
 from assay.data.baseline import Baseline
 from assay.data.chat import as_chat
 from assay.data.encoding import Align, Row, default_metric, encode, require_align
+from assay.data.equal_lengths import equal_lengths
 from assay.data.metrics import Metric, as_metric
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs as AnyPairs
@@ -109,6 +110,8 @@ class Method:
     """The only kinds of sites it is defined for; any if empty."""
     takes_model_apart: bool = False
     """Adds up contributions by the model's weights, so hooks that change them in between would be missed."""
+    check: Callable[[Setting], object] | None = None
+    """Refuses, before anything has run, what needs no forward pass to be refused."""
     at_positions: bool = True
     """Whether sites may be narrowed to positions."""
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -218,7 +221,8 @@ def measure(
         mean: for mean ablation: per ``position`` (default) or over ``all-positions``.
         reference: for mean and resample ablation: pairs whose corrupted prompts activations are taken from; the
             run's own if None.
-        align: of prompts of unequal token length: ``reject`` them (default), ``pad`` the shorter in front with
+        align: of prompts of unequal token length: ``reject`` them (default), ``skip`` such pairs (the result's
+            ``pairs`` are the others, its ``pairs.options["dropped"]`` counts them), ``pad`` the shorter in front with
             tokens that are attended to, or keep the ``last-k`` tokens of both.
         chat: render each prompt through the model's chat template, up to where the answer begins.
         skip: leave out what is known to change nothing.
@@ -245,10 +249,13 @@ def measure(
 
         method = method_named(method)
     require_align(align)
-    if chat and align != "reject":
-        raise OptionError("--align would cut into a chat template's own tokens; use it without --chat.")
+    if chat and align in ("pad", "last-k"):
+        raise OptionError(f"--align {align} would cut into a chat template's own tokens; use it without --chat.")
     pairs = as_pairs(pairs, model, seed)
     references = None if reference is None else as_pairs(reference, model, seed)
+    if align == "skip":
+        pairs = equal_lengths(model, pairs, chat=chat)
+        references = references and equal_lengths(model, references, chat=chat)
     if chat:
         pairs = as_chat(model, pairs)
         references = references and as_chat(model, references)
@@ -306,16 +313,18 @@ def measure(
             require_no_hooks(model)
         if folder is not None and folder.is_finished:
             return finished_scores(folder, configuration)
+        if method.check is not None:
+            method.check(setting)
         batches = make_batches(model, rows, direction, budget, by_start=method.by_component)
         with cost.stage("baseline"):
             baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
         on_baseline(baseline, chosen, why)
         if not baseline.tells_apart and not force:
             raise DataError(
-                f"{model.name} does not tell clean from corrupted prompts on {pairs.task}: {chosen.name} is "
+                f"{model.name} does not tell clean from corrupted prompts on {pairs.title}: {chosen.name} is "
                 f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
                 f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
-                "behaviour to attribute. Use --force to go on all the same."
+                "behaviour to attribute. Use --force (in Python: force=True) to go on all the same."
             )
         values = compute_values(
             method,
@@ -347,7 +356,9 @@ def measure(
                 "model": describe_model(model),
                 **describe_environment(model),
                 "memory": memory,
+                "metric": {"unit": chosen.unit, "description": chosen.description},
                 "metric_chosen_because": why,
+                "answer_tokens": sorted({len(row.tokens) for row in rows}),
                 "method_source": method.source_note,
             },
         )

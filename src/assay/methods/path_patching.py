@@ -13,7 +13,7 @@ from typing import Unpack
 
 from torch import Tensor
 
-from assay.engine.paths import PathPatch, parse_receivers
+from assay.engine.paths import RECEIVERS_ARE, PathPatch, parse_receivers, require_receivers
 from assay.engine.response import Response
 from assay.errors import OptionError
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
@@ -24,38 +24,51 @@ from assay.sites import Selection
 NAME = "path-patching"
 NOTE = "Goldowsky-Dill et al., arXiv 2304.05969; Wang et al., arXiv 2211.00593"
 SENDERS = ("heads", "attention", "mlps")
-DESCRIPTION = "exact effect of each sender through its direct paths to the receivers (--receivers)"
+DESCRIPTION = "exact effect of senders (heads, attention, mlps) by direct paths to --receivers (q, k, v, mlps, logits)"
 
 
 def method_to(receivers: str | Selection) -> Method:
-    """Path patching to these receivers: a phrase such as ``q[9:12],mlps[10],logits``, or a selection."""
+    """Path patching to these receivers: a phrase such as ``q[9:12],mlps[10],logits``, or a selection.
 
-    return Method(
-        name=NAME,
-        description=DESCRIPTION,
-        source_note=NOTE,
+    Raises:
+        OptionError: something that cannot receive in any model.
+    """
+    require_receivers(receivers)
+    return replace(
+        METHOD,
         compute=partial(_effects, receivers=receivers),
-        exact=True,
-        by_component=True,
-        estimates_effect=False,
-        kinds=SENDERS,
-        takes_model_apart=True,
+        check=lambda setting: parse_receivers(setting.model, receivers),
         arguments={"receivers": receivers},
-        configure=method_to,
     )
 
 
 def _effects(response: Response, setting: Setting, receivers: str | Selection) -> Tensor:
-    paths = PathPatch(response, parse_receivers(response, receivers))
+    paths = PathPatch(response, parse_receivers(response.model, receivers))
     paths.require_any(setting.components)
     return paths.values() - response.base_values
 
 
+def _require_configured(_: Setting) -> None:
+    raise OptionError(f"{NAME} needs receivers (--receivers). {RECEIVERS_ARE}")
+
+
 def _without_receivers(_: Response, __: Setting) -> Tensor:
-    raise OptionError("path-patching needs receivers: --receivers logits, or a phrase such as q[9:12],mlps[10].")
+    raise AssertionError("checked before")
 
 
-METHOD = replace(method_to(""), compute=_without_receivers)
+METHOD = Method(
+    name=NAME,
+    description=DESCRIPTION,
+    source_note=NOTE,
+    compute=_without_receivers,
+    check=_require_configured,
+    exact=True,
+    by_component=True,
+    estimates_effect=False,
+    kinds=SENDERS,
+    takes_model_apart=True,
+    configure=method_to,
+)
 
 
 def path_patching(
@@ -65,5 +78,8 @@ def path_patching(
 
     Args:
         receivers: a phrase such as ``q[9:12],mlps[10],logits``, or a selection of q, k, v and mlps.
+
+    Raises:
+        OptionError: something that cannot receive; otherwise as `assay.measure`.
     """
     return measure(method_to(receivers), model, pairs, **options)

@@ -21,6 +21,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "key_value_heads": model.n_kv_heads,
         "d_model": model.d_model,
         "quantisation": model.quantisation,
+        "adapters": model.adapters,
         "weights_sha256": model.weight_hash,
         "tokenizer_sha256": model.tokenizer_hash,
     }

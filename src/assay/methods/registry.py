@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from assay.errors import OptionError
+from assay.errors import OptionError, instead_of
 from assay.methods.activation_patching import METHOD as ACTIVATION_PATCHING
 from assay.methods.atp_star import METHOD as ATP_STAR
 from assay.methods.attribution_patching import METHOD as ATTRIBUTION_PATCHING
@@ -54,7 +54,7 @@ def method_named(name: str, **parameters: Any) -> Method:
         OptionError: there is none, or it does not take a parameter.
     """
     if name not in METHODS:
-        raise OptionError(f"There is no method {name!r}. Choose one of {', '.join(METHODS)}.")
+        raise OptionError(f"There is no method {name!r}. {instead_of(name, METHODS)}")
     method = METHODS[name]
     given = {key: value for key, value in parameters.items() if value is not None}
     for key in given:

@@ -31,6 +31,7 @@ METHOD = Method(
     exact=True,
     by_component=True,
     source=_source,
+    check=_source,
     uses_reference=True,
 )
 

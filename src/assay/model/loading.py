@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from assay.errors import ModelError, OptionError
+from assay.errors import ModelError, OptionError, instead_of
 from assay.model.catalogue import CATALOGUE
 from assay.model.checks import require_sound
 from assay.model.families import family_of
@@ -107,10 +108,9 @@ def _load_from(
     if path.is_dir():
         return _load_folder(path, source, {"kind": "folder", "path": str(path)}, tokenizer, dtype, device)
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
-        names = ", ".join(CATALOGUE)
         raise ModelError(
-            f"There is no model {source!r}: no such folder or file, and not a short name ({names}). "
-            "A hub id has the form owner/name."
+            f"There is no model {source!r}: no such folder or file, and not a short name. "
+            f"{instead_of(source, CATALOGUE)} A hub id has the form owner/name."
         )
     origin = {"kind": "hub", "revision": revision or "main"}
     return _load_folder(source, source, origin, tokenizer, dtype, device, revision)
@@ -150,6 +150,8 @@ def _load_folder(
     if isinstance(location, Path):
         options["local_files_only"] = True
         if not (location / "config.json").is_file():
+            if (location / "adapter_config.json").is_file():
+                raise ModelError(_adapter_alone(location))
             raise ModelError(f"{location} has no config.json, so it is not a Hugging Face model folder.")
     elif revision:
         options["revision"] = revision
@@ -180,6 +182,23 @@ def _load_folder(
     return Model(hf.eval(), tokenizer, name=name, origin=origin)
 
 
+def _adapter_alone(folder: Path) -> str:
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        base = None
+    model = repr(base) if isinstance(base, str) else "BASE"
+    return (
+        f"{folder} is an adapter of PEFT{f' for {model}' if isinstance(base, str) else ''}, not a whole model. In "
+        "Python, load it into its model and hand that over:\n"
+        f"  hf = AutoModelForCausalLM.from_pretrained({model})\n"
+        f"  model = assay.load(PeftModel.from_pretrained(hf, {str(folder)!r}).eval(), "
+        f"AutoTokenizer.from_pretrained({model}))\n"
+        "For the command line, save the merged model and its tokenizer to a folder of their own: "
+        "PeftModel.from_pretrained(...).merge_and_unload().save_pretrained(FOLDER)."
+    )
+
+
 def _attempt(load_part: Any, name: str, part: str) -> Any:
     try:
         return load_part()
@@ -192,7 +211,7 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype not in DTYPES:
-        raise OptionError(f"There is no dtype {dtype!r}. Choose one of {', '.join(DTYPES)}.")
+        raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
     return DTYPES[dtype]
 
 

@@ -322,10 +322,12 @@ class Model:
         return hashlib.sha256(definition.encode()).hexdigest()
 
     def __repr__(self) -> str:
+        adapters = ", ".join(self.adapters)
         return (
             f"Model({self.name!r}, {self.family.name}, {self.n_layers} layers x {self.n_heads} heads, "
             f"d_model {self.d_model}, {str(self.dtype).removeprefix('torch.')} on {self.device}"
-            f"{f', quantised weights ({self.quantisation})' if self.quantisation else ''})"
+            f"{f', quantised weights ({self.quantisation})' if self.quantisation else ''}"
+            f"{f', adapters {adapters}' if adapters else ''})"
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from rich.console import Console
@@ -10,12 +12,40 @@ from rich.markup import escape
 from rich.table import Table
 
 from assay.data.baseline import Baseline, standard_error
-from assay.data.metrics import Metric
+from assay.data.metrics import metric_named
 from assay.report import words
 from assay.scores import Scores
 
 
-def print_baseline(console: Console, baseline: Baseline, metric: Metric, why: str) -> None:
+class Described(Protocol):
+    """What is shown of a metric: `Metric` itself, or what a run folder keeps of one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class KeptMetric:
+    """A metric as a run folder describes it, which may be a user's own."""
+
+    name: str
+    unit: str
+    description: str
+
+
+def print_finished(console: Console, scores: Scores, top: int, folder: Path | None = None) -> None:
+    """All that a finished run has to show."""
+    kept = scores.provenance.get("metric")  # run folders of before kept the name alone
+    metric = KeptMetric(scores.metric, **kept) if kept else metric_named(scores.metric)
+    print_baseline(console, scores.baseline, metric, scores.provenance["metric_chosen_because"])
+    print_scores(console, scores, top, folder)
+
+
+def print_baseline(console: Console, baseline: Baseline, metric: Described, why: str) -> None:
     """The metric, why it was chosen, and the rate of right answers, unpatched."""
     console.print(escape(f"Metric {metric.name}: {metric.description} ({why})."), style="dim", highlight=False)
     table = Table(title="Baseline (unpatched prompts)", title_justify="left", box=None, pad_edge=False)
@@ -32,7 +62,7 @@ def print_baseline(console: Console, baseline: Baseline, metric: Metric, why: st
         "",
     )
     console.print(table)
-    if (warning := words.caution(baseline)) is not None:
+    if (warning := words.caution(baseline, metric.name)) is not None:
         console.print(warning, style="yellow")
 
 
@@ -41,7 +71,7 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
     console.print(escape(words.answer(scores)))
     console.print(escape(words.meaning(scores)), style="dim")
-    for warning in filter(None, (words.duplicates(scores.pairs), words.quantised(scores))):
+    for warning in words.cautions(scores):
         console.print(escape(warning), style="yellow")
     shares = words.has_shares(scores)
     table = Table(box=None, pad_edge=False)

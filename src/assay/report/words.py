@@ -10,6 +10,8 @@ from assay.model import Model
 from assay.scores import Scores
 
 MEMBERS_SHOWN = 4
+SUMS = ("log-prob", "log-prob-diff", "prob-diff", "kl")
+"""Metrics that add up over an answer's tokens (or multiply their probabilities)."""
 DIRECTIONS = {
     "denoise": "Each component's clean activation is put into the corrupted run; positive = it restores the answer.",
     "noise": "Each component's corrupted activation is put into the clean run; importance is the drop it causes.",
@@ -34,7 +36,7 @@ def question(scores: Scores) -> str:
     kinds = list(dict.fromkeys(KIND_WORDS.get(c.site, c.site) for c in scores.components))
     listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     verb = "drives" if kinds == ["residual stream"] else "drive"
-    return f"Which {listed} of {scores.provenance['model']['name']} {verb} {scores.pairs.task}?"
+    return f"Which {listed} of {scores.provenance['model']['name']} {verb} {scores.pairs.behaviour}?"
 
 
 def answer(scores: Scores) -> str:
@@ -134,20 +136,51 @@ def cost(scores: Scores) -> str:
     return line
 
 
-def caution(baseline: Baseline) -> str | None:
+def adapted(scores: Scores) -> str | None:
+    """A note if adapters are in the model: the numbers are about the model with them."""
+    adapters = scores.configuration["model"].get("adapters")
+    if not adapters:
+        return None
+    return f"PEFT adapters are in the model: {', '.join(adapters)}. Effects are those of the model in that state."
+
+
+def unequal_answers(scores: Scores) -> str | None:
+    """A warning if a metric that sums over tokens met answers of unequal length."""
+    lengths = scores.provenance.get("answer_tokens", ())
+    if len(lengths) < 2 or scores.metric not in SUMS:
+        return None
+    return (
+        f"Caution: answers have {min(lengths)} to {max(lengths)} tokens, and {scores.metric} adds up over tokens. "
+        "Longer answers have lower sums for that alone: compare pairs, or an answer with its wrong answer, with care."
+    )
+
+
+def cautions(scores: Scores) -> tuple[str, ...]:
+    """What a reader of the numbers should know first."""
+    found = (duplicates(scores.pairs), unequal_answers(scores), quantised(scores), adapted(scores))
+    return tuple(filter(None, found))
+
+
+def caution(baseline: Baseline, metric: str) -> str | None:
     """A warning if the model mostly fails at the task that its parts are scored for."""
+    outside = ""
+    if metric == "prob-diff":
+        outside = (
+            " Where answers are sets, a token outside both counts as wrong: in greater-than read digit by digit, so "
+            "does the first year's own tens digit, with which later years begin too."
+        )
     spread = baseline.clean.std()
     if baseline.clean_right.mean() < 0.5 and abs(baseline.difference) < 0.2 * spread:
         return (
             f"Caution: the difference between clean and corrupted prompts, {baseline.difference:.2g}, is small against "
             f"the spread over prompts, {spread:.2g}, and the model rarely gives the right answer. There is hardly any "
-            "behaviour to attribute."
+            "behaviour to attribute." + outside
         )
     if baseline.clean_right.mean() >= 0.5:
         return None
     return (
         f"Caution: greedy decoding answers only {accuracy(baseline.clean_right)} of the clean prompts right. The "
-        "scores say what moves the metric, not how the model does the task."
+        "scores say what moves the metric, not how the model does the task." + outside
     )
 
 

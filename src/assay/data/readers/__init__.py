@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from assay.data.encoding import Align, require_align
+from assay.data.equal_lengths import equal_lengths
 from assay.data.pairs import REQUIRED, PromptPair, PromptPairs
 from assay.data.readers.jsonl import read_jsonl
 from assay.data.readers.rows import Columns, parse_columns
@@ -29,6 +31,7 @@ def read_pairs(
     template: int | None = None,
     seed: int = 0,
     n: int | None = None,
+    align: Align = "reject",
 ) -> PromptPairs:
     """Read prompt pairs from a file or a Hugging Face data set.
 
@@ -46,6 +49,8 @@ def read_pairs(
         template: of a relation: which of its templates, counted from 0, the zero-shot ones after the others.
         seed: of partners that are drawn.
         n: the first so many pairs; all if None.
+        align: ``skip`` leaves out pairs whose prompts differ in token length, so that ``n`` counts the others; it needs
+            a model. Whatever else pairs stay as they are; `assay.measure` takes it.
 
     Raises:
         DataError: what is wrong, in which file and row.
@@ -53,7 +58,13 @@ def read_pairs(
     """
     if n is not None and n < 1:
         raise OptionError(f"n must be at least 1, not {n}.")
-    return open_prompts(path, columns, template).pairs(model, seed, n)
+    require_align(align)
+    source = open_prompts(path, columns, template)
+    if align != "skip":
+        return source.pairs(model, seed, n)
+    if model is None:
+        raise OptionError("Token lengths depend on the model: give it, for align='skip'.")
+    return equal_lengths(model, source.pairs(model, seed), n)
 
 
 def as_pairs(pairs: AnyPairs, model: Model | None = None, seed: int = 0) -> PromptPairs:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from assay.data.complaints import of_each
 from assay.data.pairs import PromptPair
 from assay.data.readers.rows import Columns, Entry, require_present, text_of
 from assay.data.years import ends_after_and_not, single_tokens_after
@@ -39,21 +40,20 @@ def ioi_pairs(entries: Sequence[Entry], columns: Columns) -> tuple[PromptPair, .
         DataError: a row whose names cannot be told.
     """
     require_present(entries, columns)
-    pairs = []
-    for entry in entries:
+
+    def pair_of(entry: Entry) -> PromptPair:
         clean = text_of(entry, "clean", columns)
         indirect_object, subject = _names(clean, entry.where)
-        pairs.append(
-            PromptPair(
-                clean,
-                text_of(entry, "corrupted", columns),
-                answer=f" {indirect_object}",
-                wrong_answer=f" {subject}",
-                id=entry.label,
-                group="ABBA" if clean.index(indirect_object) < clean.index(subject) else "BABA",
-            )
+        return PromptPair(
+            clean,
+            text_of(entry, "corrupted", columns),
+            answer=f" {indirect_object}",
+            wrong_answer=f" {subject}",
+            id=entry.label,
+            group="ABBA" if clean.index(indirect_object) < clean.index(subject) else "BABA",
         )
-    return tuple(pairs)
+
+    return tuple(of_each(pair_of, entries, f"rows of {entries[0].file}"))
 
 
 def _names(prompt: str, where: str) -> tuple[str, str]:
@@ -84,7 +84,7 @@ def greater_than_pairs(
         DataError: a row that is not of this kind, or none for which the tokenizer has such answers.
     """
     require_present(entries, columns)
-    rows = [_prompts_and_label(entry, columns) for entry in entries]
+    rows = of_each(lambda entry: _prompts_and_label(entry, columns), entries, f"rows of {entries[0].file}")
     digits = _digits_per_token(tokenizer, [prompts for prompts, _ in rows[:PROBED]], entries[0].file)
     pairs: list[PromptPair] = []
     dropped = 0

@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from assay.data.complaints import of_each
 from assay.data.pairs import REQUIRED, PromptPairs
 from assay.data.readers.rows import Columns, Entry, decode, read_bytes, require_columns, to_pairs
 from assay.errors import DataError
@@ -22,18 +23,21 @@ def read_jsonl(path: str | Path, columns: Columns | None = None) -> PromptPairs:
     """
     content = read_bytes(path)
     pairs = to_pairs(jsonl_entries(content, str(path)), require_columns(columns))
-    options = {"sha256": hashlib.sha256(content).hexdigest(), **({"columns": dict(columns)} if columns else {})}
+    options = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "file": Path(path).name,
+        **({"columns": dict(columns)} if columns else {}),
+    }
     return PromptPairs(pairs, task=Path(path).stem, options=options)
 
 
 def jsonl_entries(content: bytes, name: str) -> list[Entry]:
     """The objects of the lines that are not blank."""
     # Not splitlines: a prompt may hold characters such as U+2028 that it would cut at.
-    lines = enumerate(decode(content, name).split("\n"), 1)
-    entries = [_parse(line, name, f"line {number}") for number, line in lines if line.strip()]
-    if not entries:
+    numbered = [(number, line) for number, line in enumerate(decode(content, name).split("\n"), 1) if line.strip()]
+    if not numbered:
         raise DataError(f"{name} is empty. It needs one JSON object per line with {', '.join(REQUIRED)}.")
-    return entries
+    return of_each(lambda each: _parse(each[1], name, f"line {each[0]}"), numbered, f"lines of {name}")
 
 
 def _parse(line: str, name: str, label: str) -> Entry:

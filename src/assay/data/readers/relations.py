@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from assay.data.complaints import of_each
 from assay.data.encoding import prompt_ids
 from assay.data.pairs import PromptPair
 from assay.errors import DataError, OptionError
@@ -81,13 +82,15 @@ def _template(document: dict[str, Any], file: str, index: int) -> str:
 def _samples(document: dict[str, Any], file: str) -> list[tuple[str, str]]:
     if not isinstance(document["samples"], list) or not document["samples"]:
         raise DataError(f"{file}: samples must be a list of objects with subject and object, and not empty.")
-    found = []
-    for number, sample in enumerate(document["samples"], 1):
+
+    def texts_of(numbered: tuple[int, Any]) -> tuple[str, str]:
+        number, sample = numbered
         subject, of_subject = (sample.get(name) if isinstance(sample, dict) else None for name in ("subject", "object"))
         if not all(isinstance(text, str) and text.strip() for text in (subject, of_subject)):
             raise DataError(f"{file}, sample {number}: needs texts for subject and object, not {json.dumps(sample)}.")
-        found.append((unescape(str(subject)).strip(), unescape(str(of_subject)).strip()))
-    return found
+        return unescape(str(subject)).strip(), unescape(str(of_subject)).strip()
+
+    return of_each(texts_of, list(enumerate(document["samples"], 1)), f"samples of {file}")
 
 
 def unescape(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assay.data.complaints import of_each
 from assay.data.pairs import OPTIONAL, REQUIRED, Answer, PromptPair
 from assay.errors import DataError, OptionError
 
@@ -92,7 +93,10 @@ def to_pairs(entries: Sequence[Entry], columns: Columns) -> tuple[PromptPair, ..
         DataError: a column that is missing or nearly has a known name, a value that is no text, an id twice.
     """
     require_present(entries, columns)
-    pairs = tuple(_to_pair(entry, columns) for entry in entries)
+    for name in dict.fromkeys(name for entry in entries for name in entry.values):
+        _require_no_misspelling(name, columns, next(entry for entry in entries if name in entry.values))
+    _require_complete(entries, columns)
+    pairs = tuple(of_each(lambda entry: _to_pair(entry, columns), entries, f"rows of {entries[0].file}"))
     seen: set[str] = set()
     for pair in pairs:
         if pair.id in seen:
@@ -110,6 +114,25 @@ def require_present(entries: Sequence[Entry], columns: Columns) -> None:
                 f"{entries[0].file} has no column {column!r}, which --columns gives for {name}. It has "
                 f"{', '.join(map(repr, present))}."
             )
+
+
+def _require_complete(entries: Sequence[Entry], columns: Columns) -> None:
+    """Refuse a table that lacks a whole column, with all that it lacks."""
+    present = {name: None for entry in entries for name in entry.values}
+    lacking = [name for name in REQUIRED if columns.get(name, name) not in present]
+    if lacking:
+        mapping = ",".join(f"{name}=..." for name in lacking)
+        raise DataError(
+            f"{entries[0].file} lacks {', '.join(repr(columns.get(name, name)) for name in lacking)}. Needed: "
+            f"{', '.join(REQUIRED)}. It has {', '.join(map(repr, present))}; --columns {mapping} (in Python: columns=) "
+            "says which of them is which."
+        )
+
+
+def _require_no_misspelling(name: str, columns: Columns, entry: Entry) -> None:
+    close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8)
+    if close and name not in KNOWN and name not in columns.values() and close[0] not in columns:
+        raise DataError(f"{entry.where}: column {name!r} is not known; did you mean {close[0]!r}?")
 
 
 def text_of(entry: Entry, name: str, columns: Columns) -> str:
@@ -139,8 +162,8 @@ def _value(entry: Entry, name: str, columns: Columns) -> Any:
     column = columns.get(name, name)
     if column not in entry.values:
         raise DataError(
-            f"{entry.where}: column {column!r} is missing. Needed: {', '.join(REQUIRED)}. There are "
-            f"{', '.join(map(repr, entry.values))}; --columns {name}=... says which of them is {name}."
+            f"{entry.where}: column {column!r} is missing; other rows have it. There are "
+            f"{', '.join(map(repr, entry.values))}."
         )
     return entry.values[column]
 
@@ -153,10 +176,6 @@ def _text(entry: Entry, value: Any, column: str) -> str:
 
 
 def _to_pair(entry: Entry, columns: Columns) -> PromptPair:
-    for name in entry.values:
-        close = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8)
-        if close and name not in KNOWN and name not in columns.values() and close[0] not in columns:
-            raise DataError(f"{entry.where}: column {name!r} is not known; did you mean {close[0]!r}?")
     wrong, identifier, group = (entry.values.get(columns.get(name, name)) for name in OPTIONAL)
     return PromptPair(
         clean=text_of(entry, "clean", columns),

@@ -70,7 +70,11 @@ class PromptSource:
                 pairs, dropped = greater_than_pairs(self.entries, tokenizer, self.columns, n)
             else:
                 pairs, dropped = relation_pairs(self.document, self.name, tokenizer, self.template or 0, seed, n)
-        options = {**self.options, **({"dropped": dropped} if dropped else {})}
+        options = {
+            **self.options,
+            "file": self.name if self.name.startswith(PREFIX) else Path(self.name).name,
+            **({"dropped": dropped} if dropped else {}),
+        }
         metric = "prob-diff" if self.kind == "greater-than" else None
         return PromptPairs(pairs[:n], task=self.task, metric=metric, options=options)
 

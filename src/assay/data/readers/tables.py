@@ -7,12 +7,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
+from assay.data.complaints import of_each
 from assay.data.pairs import REQUIRED
 from assay.data.readers.rows import Entry, decode
 from assay.errors import DataError
@@ -42,11 +44,12 @@ def csv_entries(content: bytes, name: str, answers: Collection[str] = ()) -> lis
     if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
         raise DataError(f"{name} has columns that are not separated by commas: {header[0]!r}. Save it with commas.")
     entries = _entries([{c: v or None for c, v in _pairs_in(header, row)} for row in rows], name)
-    for entry in entries:
-        for column in answers:
-            if LIST.fullmatch(entry.values.get(column) or ""):
-                entry.values[column] = _listed(entry, column)
-    return entries
+
+    def with_lists(entry: Entry) -> Entry:
+        lists = {c: _listed(entry, c) for c in answers if LIST.fullmatch(entry.values.get(c) or "")}
+        return replace(entry, values=entry.values | lists)
+
+    return of_each(with_lists, entries, f"rows of {name}")
 
 
 def _listed(entry: Entry, column: str) -> list[Any]:
@@ -71,9 +74,12 @@ def parquet_entries(content: bytes, name: str) -> list[Entry]:
 
 
 def json_entries(document: list[Any], name: str) -> list[Entry]:
-    for number, row in enumerate(document, 1):
+    def require_object(numbered: tuple[int, Any]) -> None:
+        number, row = numbered
         if not isinstance(row, dict):
             raise DataError(f"{name}, row {number}: expected a JSON object with {', '.join(REQUIRED)}.")
+
+    of_each(require_object, list(enumerate(document, 1)), f"rows of {name}")
     return _entries(document, name)
 
 

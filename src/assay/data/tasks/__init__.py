@@ -19,7 +19,7 @@ from assay.data.tasks.induction import induction
 from assay.data.tasks.ioi import ioi
 from assay.data.tasks.sentiment import sentiment
 from assay.data.tasks.sequences import reverse, sort
-from assay.errors import DataError, OptionError
+from assay.errors import DataError, OptionError, instead_of
 from assay.model import Model
 
 __all__ = [
@@ -118,6 +118,6 @@ def require_task(task: str, n: int | None = None, **options: Any) -> None:
     if not is_prompt_source(task):
         if path.exists():
             raise DataError(f"{task} is not a file of prompts that assay reads. Give a {FORMATS}.")
-        raise OptionError(f"There is no task {task!r}. Choose one of {', '.join(TASKS)}, or give a {FORMATS}.")
+        raise OptionError(f"There is no task {task!r}. {instead_of(task, TASKS)} Or give a {FORMATS}.")
     if not path.is_file():
         raise DataError(f"There is no file {task}.")

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from assay.data.encoding import encode
 from assay.data.metrics import METRICS
 from assay.data.pairs import PromptPair, PromptPairs
-from assay.errors import DataError, OptionError
+from assay.errors import DataError, OptionError, instead_of
 from assay.model import Model
 
 DRAWS = 500
@@ -60,7 +60,7 @@ def require_choice(task: str, option: str, value: str, choices: Iterable[str]) -
     """Raise an OptionError unless ``value`` is one of ``choices``."""
     choices = tuple(choices)
     if value not in choices:
-        raise OptionError(f"{task} has no {option} {value!r}. Choose one of {', '.join(choices)}.")
+        raise OptionError(f"{task} has no {option} {value!r}. {instead_of(value, choices)}")
 
 
 def complaint(model: Model, pair: PromptPair, metric: str = "logit-diff") -> str | None:

@@ -1,0 +1,104 @@
+"""What the command line says to a user who mistook something."""
+
+from __future__ import annotations
+
+import pytest
+
+import assay
+from assay.data.encoding import require_align
+from assay.data.metrics import metric_named
+from assay.data.tasks import require_task
+from assay.errors import AssayError, DataError, ModelError, OptionError
+from assay.methods.registry import method_named
+from assay.methods.requirements import require_direction
+from assay.sites import parse, require_position
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest", "ask"),
+    [
+        ("logit_diff", "logit-diff", metric_named),
+        ("iio", "ioi", require_task),
+        ("atribution-patching", "attribution-patching", method_named),
+        ("residual_pre", "residual-pre", parse),
+        ("lasst", "last", require_position),
+        ("last_k", "last-k", require_align),
+        ("denoising", "denoise", lambda name: require_direction(method_named("random"), name)),
+        ("smollm2-135", "smollm2-135m", assay.load),
+        ("float23", "float32", lambda name: assay.load("sequence-sort", dtype=name)),
+    ],
+)
+def test_the_nearest_name_is_suggested(name: str, nearest: str, ask: object) -> None:
+    with pytest.raises(AssayError, match=rf"no \w+ '{name}'.*Did you mean '{nearest}'\? Choose one of .*{nearest}"):
+        ask(name)
+    with pytest.raises((OptionError, ModelError)) as raised:
+        ask("./zzzz")
+    assert "Did you mean" not in str(raised.value)
+
+
+def test_layers_from_their_end_to_their_start_are_refused(sorter: assay.Model) -> None:
+    with pytest.raises(OptionError, match=r"'heads\[3:1\]': The start, 3, is after the end, 1.*heads\[1:4\]"):
+        parse("heads[3:1]")
+    with pytest.raises(OptionError, match=r"The start, 2, is at the end, 2, which is not included.*heads\[2:3\]"):
+        parse("heads[2:2]")
+    with pytest.raises(OptionError, match="The start, 3, is after the end, 1"):
+        assay.sites.heads(sorter).layers(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("receivers", "complaint"),
+    [
+        ("heads[20]", r"'heads\[20\]' cannot receive. Receivers are q, k, v, mlps and logits"),
+        ("logits,q[1]@last", r"'q\[1\]@last' cannot receive at a position of its own; leave @last out"),
+        ("q[3:1]", "after the end"),
+        ("querries", "no site 'querries'"),
+        (" , ", "There are no receivers"),
+    ],
+)
+def test_receivers_that_no_model_has_are_refused_before_one_is_loaded(receivers: str, complaint: str) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        method_named("path-patching", receivers=receivers)
+
+
+def test_selected_receivers_are_named_and_layers_beyond_the_model_refused_before_it_runs(
+    sorter: assay.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = assay.sites.heads(sorter).layers(1)
+    with pytest.raises(OptionError, match="'L1H0' cannot receive"):
+        method_named("path-patching", receivers=heads)
+    pairs = assay.tasks.sort(sorter, n=2)
+    monkeypatch.setattr("assay.methods.method.measure_baseline", None)
+    with pytest.raises(OptionError, match="layer"):
+        assay.path_patching(sorter, pairs, "q[40]")
+    with pytest.raises(OptionError, match="path-patching needs receivers"):
+        assay.measure("path-patching", sorter, pairs)
+
+
+def test_resampling_without_another_prompt_is_refused_before_the_model_runs(
+    sorter: assay.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.methods.method.measure_baseline", None)
+    with pytest.raises(DataError, match="no other reference prompt"):
+        assay.resample_ablation(sorter, assay.tasks.sort(sorter, n=1))
+    longer = [{"clean": "START 1 SEP", "corrupted": "START SEP", "answer": " 1", "wrong_answer": " 2"}]
+    for method in (assay.resample_ablation, assay.mean_ablation):
+        with pytest.raises(DataError, match="have 3 and 2 tokens"):
+            method(sorter, assay.tasks.sort(sorter, n=2), reference=longer)
+
+
+def test_a_plain_function_is_told_how_to_become_a_metric(sorter: assay.Model) -> None:
+    pairs = assay.tasks.sort(sorter, n=1)
+    with pytest.raises(OptionError, match=r"an assay\.Metric, not a function.*docs/metrics\.md"):
+        assay.zero_ablation(sorter, pairs, metric=lambda logits, targets: logits.sum())
+
+
+def test_advice_is_for_python_too(sorter: assay.Model) -> None:
+    def first(logits, targets):
+        return logits[..., 0].sum(-1)
+
+    mine = assay.Metric("mine", "logits", "the first logit", "answer", "vocabulary", True, first)
+    pair = {"clean": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "answer": [" 1", " 2"]}
+    with pytest.raises(DataError, match=r"mine takes no sets.*in Python: metric=.*takes_sets=True"):
+        assay.zero_ablation(sorter, [pair], metric=mine)
+    with pytest.raises(DataError, match=r"needs. Give one, or use --metric log-prob \(in Python: metric=\)"):
+        assay.zero_ablation(sorter, [pair], metric="log-prob-diff")
