@@ -31,6 +31,8 @@ class Estimates:
         quadratic: (C, n) half the second derivative, g''(0) / 2, exact or sampled; zeros if unknown.
         quadratic_stderr: (C, n) its standard errors, independent between examples; zeros if exact.
         noise: spread of a replayed metric value around the model's own, in the metric's unit.
+        corrected: (C,) mean effects by a better estimate, NaN for components that have none; chosen and computed
+            without a look at exact effects, like all else here.
 
     Raises:
         DataError: arrays that do not fit together, or hold what is not a number.
@@ -41,6 +43,7 @@ class Estimates:
     quadratic: NDArray[np.float64]
     quadratic_stderr: NDArray[np.float64]
     noise: float = 0.0
+    corrected: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.first_order)
@@ -58,6 +61,8 @@ class Estimates:
             object.__setattr__(self, name, array)
         if (self.quadratic_stderr < 0).any() or not 0 <= self.noise < np.inf:
             raise DataError("Standard errors and noise must not be negative, and noise must be finite.")
+        if self.corrected is not None and np.shape(self.corrected) != shape[:1]:
+            raise DataError(f"There are {np.size(self.corrected)} corrected estimates for {shape[0]} components.")
 
     def __len__(self) -> int:
         return len(self.first_order)
@@ -73,6 +78,18 @@ class Estimates:
         """(C,) what curvature adds: the mean quadratic term where it exceeds two standard errors, else 0."""
         mean = self.quadratic.mean(1)
         return np.where(np.abs(mean) > STANDARD_ERRORS * self.second_stderr, mean, 0.0)
+
+    def values(self, uses_curvature: bool) -> NDArray[np.float64]:
+        """(C,) estimates of the mean effect: corrected where there is one, else first order, with or without
+        curvature."""
+        estimate = self.first + uses_curvature * self.second
+        return estimate if self.corrected is None else np.where(np.isnan(self.corrected), estimate, self.corrected)
+
+    @cached_property
+    def size(self) -> NDArray[np.float64]:
+        """(C,) how large an effect looks: |first order| + |curvature|, or what a better estimate says."""
+        looks = np.abs(self.first) + np.abs(self.second)
+        return looks if self.corrected is None else np.where(np.isnan(self.corrected), looks, np.abs(self.corrected))
 
     @cached_property
     def second_stderr(self) -> NDArray[np.float64]:
