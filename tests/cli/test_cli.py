@@ -390,7 +390,7 @@ def test_interrupt_keeps_what_is_finished(run: Run, tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.delenv("ASSAY_TRACEBACK", raising=False)
-    monkeypatch.setattr("assay.cli.score.write_page", interrupt)
+    monkeypatch.setattr("assay.cli.running.write_page", interrupt)
     ended = run(*SORT, "--n", "2", "--out", "folder")
     assert (ended.code, "the same command goes on" in ended.err) == (130, True)
     assert not (tmp_path / "folder" / "run.json").exists()
@@ -407,6 +407,6 @@ def test_interrupt_before_anything_is_finished_leaves_nothing(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("assay.cli.score.load", interrupt)
+    monkeypatch.setattr("assay.cli.running.load", interrupt)
     assert run(*SORT, "--n", "2", "--out", "deep/folder").code == 130
     assert list(tmp_path.iterdir()) == []

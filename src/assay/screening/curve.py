@@ -68,6 +68,17 @@ class ResponseCurve:
         reached: NDArray[np.float64] = self.values[:, 0].mean() + np.concatenate([[0.0], np.cumsum(moves)])
         return reached
 
+    def estimates(self) -> dict[str, float]:
+        """The mean effect as methods estimate it that look at derivatives; none where there are no derivatives."""
+        if not self.slopes.shape[1]:
+            return {}
+        start, end = float(self.values[:, 0].mean()), np.ones(1)
+        return {
+            "attribution patching": float(self.tangent(end)[0]) - start,
+            "hvp": float(self.parabola(end)[0]) - start,
+            f"ms-hvp, {self.slopes.shape[1]} segments": float(self.steps()[-1]) - start,
+        }
+
     def plot(self) -> go.Figure:
         """Mean response with tangent, parabola, MS-HVP's steps and the exact end."""
         a, mean = self.strengths, self.values.mean(0)
@@ -99,7 +110,9 @@ class ResponseCurve:
         figure.update_xaxes(title_text="strength a of the patch")
         figure.update_yaxes(title_text=f"{self.metric} ({self.unit}), mean over {len(self.values)} prompts")
         title = f"{self.component.name} of {self.model} on {self.task}"
-        return figure.update_layout(title={"text": plain(title)}, height=520, legend={"orientation": "h", "y": -0.2})
+        return figure.update_layout(
+            title={"text": title.replace("<", "&lt;")}, height=520, legend={"orientation": "h", "y": -0.2}
+        )
 
 
 def response_curve(
@@ -164,8 +177,3 @@ def _along(strengths: list[float], cuts: int, response: Response, _: Setting) ->
     steps = [response.slope_and_curvature(k / cuts) for k in range(cuts)]
     found = [*values, *(slope for slope, _ in steps), *(curvature for _, curvature in steps)]
     return torch.cat([each.double() for each in found])
-
-
-def plain(text: str) -> str:
-    """As plotly must be given what is no markup."""
-    return text.replace("<", "&lt;")

@@ -25,7 +25,8 @@ ARRAYS = (
 )  # fmt: skip
 """Kept in tensors.safetensors, as ``screening.<name>``."""
 SAVED = (
-    "level", "threshold", "found_outside", "expected_outside", "outside_bound", "exhausted", "smooth", "notes",
+    "level", "probes", "threshold", "found_outside", "expected_outside", "outside_bound", "exhausted", "smooth",
+    "notes",
 )  # fmt: skip
 """Kept in run.json."""
 CALIBRATION = ("kind", "level", "uses_curvature", "quantile", "widened")
@@ -74,6 +75,8 @@ class ScreenedScores(Scores):
     pilot: NDArray[np.intp]
     calibrations: tuple[Calibration, ...]
     level: float
+    probes: int
+    """Of curvature, for each kind, as really used: 0 if everything was patched, or model or metric did not allow it."""
     threshold: float
     found_outside: int
     expected_outside: float | None
@@ -108,6 +111,11 @@ class ScreenedScores(Scores):
         error = (self.values - self.first_order).mean(1)[known]
         rate = violation_rate(self.bound[known], error)
         return None if np.isnan(rate) else rate
+
+    def summary(self) -> dict[str, Any]:
+        """On the whole, for JSON."""
+        names = ("runs", "certified", "screened", "expected_outside", "outside_bound", "bound_violations")
+        return {name: getattr(self, name) for name in names}
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per component, as of `Scores`, with interval, reliability and verdict."""
@@ -156,11 +164,8 @@ class ScreenedScores(Scores):
             for name in ("members", "sample"):
                 tensors[f"screening.calibration.{each.kind}.{name}"] = getattr(each, name)
         screening = {
+            **self.summary(),
             **{name: getattr(self, name) for name in SAVED},
-            "runs": self.runs,
-            "certified": self.certified,
-            "screened": self.screened,
-            "bound_violations": self.bound_violations,
             "calibrations": [{name: getattr(each, name) for name in CALIBRATION} for each in self.calibrations],
             "stages": [asdict(stage) for stage in self.stages],
         }

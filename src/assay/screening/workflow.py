@@ -237,6 +237,7 @@ class _Workflow:
             configuration=self.run.configuration,
             provenance=self.run.provenance(SOURCE_NOTE),
             level=self.options.level,
+            probes=self.probes if known.estimated.any() else 0,
             threshold=self.options.threshold,
             exhausted=tuple(sorted(exhausted)),
             smooth=self.abilities.smooth,
