@@ -33,6 +33,7 @@ class Estimates:
         noise: spread of a replayed metric value around the model's own, in the metric's unit.
         corrected: (C,) mean effects by a better estimate, NaN for components that have none; chosen and computed
             without a look at exact effects, like all else here.
+        refinement: (C,) how far the better estimate is from the next simpler one, likewise.
 
     Raises:
         DataError: arrays that do not fit together, or hold what is not a number.
@@ -44,6 +45,7 @@ class Estimates:
     quadratic_stderr: NDArray[np.float64]
     noise: float = 0.0
     corrected: NDArray[np.float64] | None = None
+    refinement: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.first_order)
@@ -61,8 +63,11 @@ class Estimates:
             object.__setattr__(self, name, array)
         if (self.quadratic_stderr < 0).any() or not 0 <= self.noise < np.inf:
             raise DataError("Standard errors and noise must not be negative, and noise must be finite.")
-        if self.corrected is not None and np.shape(self.corrected) != shape[:1]:
-            raise DataError(f"There are {np.size(self.corrected)} corrected estimates for {shape[0]} components.")
+        if (self.corrected is None) != (self.refinement is None):
+            raise DataError("Corrected estimates come with their refinement.")
+        for better in (self.corrected, self.refinement):
+            if better is not None and better.shape != shape[:1]:
+                raise DataError(f"There are {better.size} corrected estimates for {shape[0]} components.")
 
     def __len__(self) -> int:
         return len(self.first_order)
@@ -99,9 +104,15 @@ class Estimates:
 
     @cached_property
     def scale(self) -> NDArray[np.float64]:
-        """(C,) plausible size of the error: sqrt(q^2 + se_q^2) + 0.1 |first order| + floor. Positive."""
+        """(C,) plausible size of the error: sqrt(q^2 + se_q^2) + 0.1 |first order| + floor. Positive.
+
+        Of a corrected estimate: |refinement| + 0.1 |corrected| + floor.
+        """
         curvature: NDArray[np.float64] = np.hypot(self.quadratic.mean(1), self.second_stderr)
         scale = curvature + SHARE_OF_FIRST_ORDER * np.abs(self.first)
+        if self.corrected is not None and self.refinement is not None:
+            better = np.abs(self.refinement) + SHARE_OF_FIRST_ORDER * np.abs(self.corrected)
+            scale = np.where(np.isnan(self.corrected), scale, better)
         for members in self.by_kind.values():
             scale[members] += floor_of(self.first[members], self.noise)
         return scale

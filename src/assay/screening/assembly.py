@@ -28,6 +28,8 @@ class Known:
     quadratic_stderr: NDArray[np.float64]
     corrected: NDArray[np.float64]
     """(C, n) by HVP or MS-HVP."""
+    refinement: NDArray[np.float64]
+    """(C,) how far that is from the next simpler estimate, on average."""
     bound: NDArray[np.float64]
     moves: NDArray[np.bool_]
     """(C,) the patch changes something, or nobody has looked."""
@@ -39,7 +41,8 @@ class Known:
         count = len(kinds)
         first, quadratic, stderr, corrected = np.full((4, count, examples), np.nan)
         moves, flagged = np.ones(count, bool), np.zeros(count, bool)
-        return cls(kinds, first, quadratic, stderr, corrected, np.full(count, np.nan), moves, flagged)
+        refinement, bound = np.full((2, count), np.nan)
+        return cls(kinds, first, quadratic, stderr, corrected, refinement, bound, moves, flagged)
 
     @property
     def estimated(self) -> NDArray[np.bool_]:
@@ -51,13 +54,15 @@ class Known:
         tables = (self.first_order, self.quadratic, self.quadratic_stderr)
         first, quadratic, stderr = (np.nan_to_num(table[members]) for table in tables)
         corrected = self.corrected[members].mean(1)
+        any_corrected = not np.isnan(corrected).all()
         return Estimates(
             self.kinds[members].tolist(),
             first,
             quadratic,
             stderr,
             noise=self.noise,
-            corrected=None if np.isnan(corrected).all() else corrected,
+            corrected=corrected if any_corrected else None,
+            refinement=self.refinement[members] if any_corrected else None,
         )
 
 

@@ -50,13 +50,14 @@ def _estimates(probes: int, response: Response, setting: Setting) -> Tensor:
 
 
 def correction_by(fix: str) -> Method:
-    """HVP or MS-HVP, and with the latter the estimated bound on the error of the first order, for smooth responses."""
+    """HVP or MS-HVP; how far it is from the next simpler estimate (first order, HVP); and with MS-HVP the estimated
+    bound on the error of the first order, if the response is smooth."""
     return Method(
         name=fix,
         description="second-order correction of flagged components",
         source_note="Zhang & Wang, arXiv 2606.09899",
         compute=partial(_in_segments, SEGMENTS if fix == "ms-hvp" else 1),
-        outputs=2,
+        outputs=3,
         by_component=True,
         uses_gradients=True,
         second_order=True,
@@ -70,8 +71,9 @@ def _in_segments(segments: int, response: Response, _: Setting) -> Tensor:
     slopes = torch.stack([slope.double() for slope, _ in points])
     seconds = torch.stack([second.double() for _, second in points])
     value = slopes.sum(0) / segments + seconds.sum(0) / (2 * segments**2)
+    simpler = slopes[0] + seconds[0] / 2 if segments > 1 else slopes[0]
     # Bounds of an example's rows add up, as errors do. A single point says nothing of what lies between.
     bound = torch.zeros_like(value)
     if segments > 1:
         bound = torch.from_numpy(bound_estimate(seconds.cpu().numpy(), smooth=True)).to(value)
-    return torch.cat([value, bound])
+    return torch.cat([value, value - simpler, bound])

@@ -180,6 +180,7 @@ class _Workflow:
         self.cost = CostMeter()
         self.stages: list[Stage] = []
         self.shards = 0
+        self.reserved = 0.0
         before = deepcopy(self.cost)
         self.baseline, measured = run.measure_baseline(self.cost, by_start=True, force=force, then=then)
         self._close("baseline", before)
@@ -195,6 +196,7 @@ class _Workflow:
     def result(self) -> ScreenedScores:
         exhausted = self._exhausted()
         known = self._estimate(exhausted)
+        left = self._left
         live = np.flatnonzero(known.moves)
         estimates = known.of(live)
         if self.options.fix != "exact" and self.abilities.curvature:
@@ -215,7 +217,7 @@ class _Workflow:
                 top=self.options.top,
                 level=self.options.level,
                 seed=self.run.setting.seed,
-                budget=self._left_for_exact(live),
+                budget=self._for_exact(left, live),
                 costs=self.prices.exact[live],
                 exhaust=exhausted,
             )
@@ -307,13 +309,14 @@ class _Workflow:
         wanted = live[wanted[(reach & known.flagged[live])[wanted]]]
         method = correction_by(self.options.fix)
         segments = SEGMENTS if self.options.fix == "ms-hvp" else 1
-        price = np.cumsum(self.prices.exact[wanted]) * HVP * segments + 2 * self.prices.recordings
-        wanted = wanted[price <= self._left - self.prices.exact.min()]
-        if not wanted.size:
+        price = np.cumsum(self.prices.exact[wanted]) * HVP * segments + self.prices.recordings
+        paid = price <= self._left - self.prices.recordings - self.prices.exact.min()
+        if not paid.any():
             return estimates
+        wanted, self.reserved = wanted[paid], float(price[paid][-1])
         before = deepcopy(self.cost)
-        values, bounds = self._values(method, wanted, by_component=True)
-        known.corrected[wanted] = values
+        values, refinement, bounds = self._values(method, wanted, by_component=True)
+        known.corrected[wanted], known.refinement[wanted] = values, refinement.mean(1)
         if self.abilities.smooth and segments > 1:
             known.bound[wanted] = bounds.mean(1)
         self._close(f"fix: {self.options.fix} for {len(wanted)} flagged components", before)
@@ -346,10 +349,12 @@ class _Workflow:
         budget = self.options.budget
         return np.inf if budget is None else budget * self.run.layer_tokens - self._spent
 
-    def _left_for_exact(self, live: NDArray[np.intp]) -> float | None:
+    def _for_exact(self, left: float, live: NDArray[np.intp]) -> float | None:
+        """Of what was left after the estimates. Corrections count at their price, not at what they took: a run that
+        is gone on with may record prompts once more, and must end like one that was never stopped."""
         if self.options.budget is None:
             return None
-        return max(self._left - self.prices.recordings, float(self.prices.exact[live].min()))
+        return max(left - self.reserved - self.prices.recordings, float(self.prices.exact[live].min()))
 
     def _stage(self, name: str, before: CostMeter, runs: int = 0) -> Stage:
         spent = self.cost.since(before)
