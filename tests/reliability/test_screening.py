@@ -351,3 +351,59 @@ def test_scale_and_reliability_are_what_the_definition_says() -> None:
     np.testing.assert_allclose(estimates.scale, [np.hypot(1.5, 0.25) + 0.2 + floor, 0.1 + 0.2 + floor, 0.0001 + floor])
     np.testing.assert_allclose(estimates.second, [1.5, 0.1, 0])
     np.testing.assert_allclose(estimates.reliability, [3 / 4, 0.2 / 4, np.nan])
+
+
+def test_costs_decide_what_a_budget_buys() -> None:
+    estimates, exact = well_behaved(270, 0)
+    costs = np.random.default_rng(0).uniform(0.5, 3, 270)
+    runs = Runs(exact)
+    full = screen(estimates, runs, costs=costs)
+    whole = costs[full.verdict == "verified"].sum()
+    again = screen(estimates, Runs(exact), costs=costs, budget=whole)
+    assert (again.top == full.top).all()
+    assert again.screened
+    less = screen(estimates, Runs(exact), costs=costs, budget=whole - 0.1)
+    assert costs[less.verdict == "verified"].sum() <= whole - 0.1
+    assert not less.screened
+    for wrong in (np.ones(3), np.zeros(270)):
+        with pytest.raises(OptionError, match="positive cost"):
+            screen(estimates, Runs(exact), costs=wrong)
+    with pytest.raises(OptionError, match="--budget"):
+        screen(estimates, Runs(exact), costs=costs, budget=costs.min() / 2)
+
+
+def test_kinds_to_exhaust_are_exhausted() -> None:
+    estimates, exact = well_behaved(270, 0)
+    kinds = ["heads"] * 100 + ["neurons"] * 170
+    estimates = Estimates(kinds, estimates.first_order, estimates.quadratic, estimates.quadratic_stderr)
+    result = screen(estimates, Runs(exact), exhaust={"heads"})
+    assert (result.verdict[:100] == "verified").all()
+    assert [each.kind for each in result.calibrations] == ["neurons"]
+    assert screen(estimates, Runs(exact), exhaust={"heads", "neurons"}).certified
+
+
+def test_a_corrected_estimate_replaces_the_first_order_with_its_own_scale() -> None:
+    estimates, exact = well_behaved(270, 0)
+    corrected, refinement = np.full(270, np.nan), np.full(270, np.nan)
+    corrected[7], refinement[7] = exact[7].mean(), 1e-3
+    better = Estimates(
+        estimates.kinds,
+        estimates.first_order,
+        estimates.quadratic,
+        estimates.quadratic_stderr,
+        corrected=corrected,
+        refinement=refinement,
+    )
+    for uses_curvature in (False, True):
+        values = better.values(uses_curvature)
+        assert values[7] == corrected[7]
+        others = np.arange(270) != 7
+        np.testing.assert_array_equal(values[others], estimates.values(uses_curvature)[others])
+    assert better.size[7] == abs(corrected[7])
+    floor = 0.01 * np.median(np.abs(estimates.first))
+    assert better.scale[7] == pytest.approx(1e-3 + 0.1 * abs(corrected[7]) + floor)
+    assert (np.delete(better.scale, 7) == np.delete(estimates.scale, 7)).all()
+    with pytest.raises(DataError, match="refinement"):
+        Estimates(["heads"], np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 2)), corrected=np.ones(1))
+    with pytest.raises(DataError, match="corrected"):
+        Estimates(["a"], np.ones((1, 2)), np.ones((1, 2)), np.ones((1, 2)), corrected=np.ones(2), refinement=np.ones(2))

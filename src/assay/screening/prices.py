@@ -36,16 +36,19 @@ class Prices:
     @classmethod
     def of(cls, setting: Setting, batches: Sequence[Batch]) -> Prices:
         model = setting.model
-        full = suffix = 0
+        full = suffix = last = 0
         for batch in batches:
-            start = Response(model, batch, setting.metric, setting.components[:1]).start
+            response = Response(model, batch, setting.metric, setting.components[:1])
             full += batch.rows * batch.positions
-            suffix += batch.rows * (batch.positions - start)
+            suffix += batch.rows * (batch.positions - response.start)
+            last += batch.rows * (batch.positions - max(response.start, response.end_start))
+        # Of the last layer a replay runs only what the metric reads.
         layers = np.array([model.n_layers - component.entry for component in setting.components], np.float64)
+        replays = np.where(layers > 0, (layers - 1) * suffix + last, 0)
         through = suffix * model.n_layers
         return cls(
-            exact=np.maximum(layers * suffix, 1.0),
-            recordings=float(full * model.n_layers + 2 * through),
+            exact=np.maximum(replays, 1.0),
+            recordings=float(full * model.n_layers + through + (model.n_layers - 1) * suffix + last),
             gradient=3.0 * max(through, 1),
             probe=3.0 * through,
         )
