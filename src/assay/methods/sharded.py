@@ -89,7 +89,7 @@ class Computer:
 
         Args:
             shards: C' components on all batches, as `assay.methods.plan.make_plan` cuts them.
-            alone: in this process, whatever was said of others: they take seconds to start.
+            alone: in this process, whatever was said of others, which take seconds to start; and in silence.
         """
         folder, jobs = self.run.folder, self.run.jobs
         found: dict[int, Computed] = {}
@@ -106,7 +106,7 @@ class Computer:
             workshop = Order.of(method, self.run.setting, self.run.direction, self.run.skip, by_start=self.by_start)
         total, done = sum(shard.size for shard in shards), sum(shard.size for shard in shards if shard.number in found)
         with (
-            progress_of(method.name, total, done, self.show) as advance,
+            progress_of(method.name, total, done, self.show and not alone) as advance,
             closing(executor.run(workshop, missing, advance)) as results,
         ):
             for shard, computed in results:

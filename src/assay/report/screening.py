@@ -74,7 +74,7 @@ def guarantee(scores: ScreenedScores) -> str | None:
     if scores.found_outside:
         line += f" Of those patched in the search, {scores.found_outside} lay outside theirs."
     if any(each.widened > each.quantile for each in scores.calibrations):
-        line += " The intervals were widened accordingly."
+        line += " More of pilot and search lay outside than the level allows, so the intervals were widened."
     return line
 
 

@@ -333,7 +333,8 @@ class _Workflow:
             first=self.shards,
         )
         self.shards += len(shards)
-        values = self.computer.values(method, shards, alone=len(shards) <= len(self.batches))
+        alone = len(shards) <= (len(self.batches) if by_component else 1)
+        values = self.computer.values(method, shards, alone=alone)
         ordered: NDArray[np.float64] = values[:, np.argsort(np.argsort(members))]
         return ordered
 
