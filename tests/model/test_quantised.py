@@ -166,7 +166,7 @@ def test_a_screening_of_quantised_weights_patches_everything(
     quantise: Callable[[str], PreTrainedModel], kind: str
 ) -> None:
     model, pairs = assay.load(quantise("llama"), tiny_tokenizer()), random_pairs(3)
-    found = assay.screen(model, pairs, sites="neurons", force=True)
+    found = assay.screen(model, pairs, sites="heads[2]", force=True)
     assert found.certified
     assert "quantised" in found.notes[0]
-    assert (found.values == assay.activation_patching(model, pairs, sites="neurons", force=True).values).all()
+    assert (found.values == assay.activation_patching(model, pairs, sites="heads[2]", force=True).values).all()

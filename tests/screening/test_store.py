@@ -12,6 +12,7 @@ import pytest
 
 import assay
 from assay.errors import StoreError
+from assay.methods import plan
 from assay.screening.result import ARRAYS
 from conftest import random_pairs, wrapped
 from scale.interrupted import bytes_of, in_small_shards, kill_after
@@ -84,7 +85,8 @@ def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path: Path) -> 
     require_same(screen_into(folder), assay.ScreenedScores.load(folder))
 
 
-def test_processes_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LANES", 20)  # pilot and search stay here, the sample is spread
     model = assay.load("sequence-sort")
     options = {"sites": "neurons[2:4]", "top": 3, "probes": 2}
     alone = assay.screen(model, assay.tasks.sort(model, n=3), jobs=1, **options)
