@@ -43,3 +43,11 @@ def test_the_cheaper_way_is_taken() -> None:
     few = kinds_to_exhaust(kinds[:59], Prices(prices.exact[:59], 20.0, 0.0, 0.0), wanted, 0, 100.0, np.inf)
     assert few[0] == {"heads"}
     assert "fewer than 60" in (few[1] or "")
+
+
+def test_a_budget_too_small_to_exhaust_one_kind_and_calibrate_the_other_exhausts_none() -> None:
+    kinds = np.array(["heads"] * 30 + ["neurons"] * 100)
+    prices = Prices(np.full(130, 10.0), recordings=20.0, gradient=30.0, probe=30.0)
+    # Heads 300; neurons 70 + 2 x 30 for estimates and 10 + 19 runs; recordings 20.
+    for left, chosen in ((740.0, {"heads"}), (739.0, set())):
+        assert kinds_to_exhaust(kinds, prices, Options(top=10), 2, 100.0, left)[0] == chosen

@@ -99,6 +99,15 @@ def test_a_patch_that_changes_nothing_is_known_without_a_run(model: assay.Model)
     assert found.runs <= (~idle).sum()
 
 
+def test_where_no_patch_changes_anything_nothing_is_run(model: assay.Model) -> None:
+    pairs = PromptPairs(random_pairs(4).pairs[1:], metric="logit-diff")  # they differ from the second token on
+    found = assay.screen(model, pairs, sites="neurons@0", probes=2, force=True)
+    assert (found.values == 0).all()
+    assert found.certified
+    assert (found.runs, len(found.leaders), found.source.tolist()) == (0, 0, [SOURCES.index("no change")] * 144)
+    assert found.top(3)["importance"].tolist() == [0, 0, 0]
+
+
 def test_exhaustion_where_it_is_cheaper(model: assay.Model) -> None:
     pairs = random_pairs()
     truth = assay.activation_patching(model, pairs, sites="heads,mlps", force=True)

@@ -34,18 +34,23 @@ def kinds_to_exhaust(
         kinds: (C,) of each component.
         probes: of curvature, for each kind.
         forward: layer tokens of a forward-equivalent.
-        left: layer tokens that may be spent.
+        left: layer tokens that may be spent; if exhaustion of these kinds and calibration of the others do not fit,
+            none is exhausted.
     """
     chosen: dict[str, tuple[float, float]] = {}
+    others = 0.0
     for kind in dict.fromkeys(kinds.tolist()):
         runs = prices.exact[kinds == kind]
         each = runs.mean()
         members = len(runs)
-        least = prices.estimates(probes) + (min(wanted.top, members) + sample_size(members, wanted.level)) * each
+        needed = min(wanted.top, members) + sample_size(members, wanted.level)
+        least = prices.estimates(probes) + needed * each
         if exhaustion_is_cheaper(members, least / each):
             chosen[kind] = runs.sum(), least
+        else:
+            others += prices.estimates(probes) + needed * runs.max()
     total = sum(exhausting for exhausting, _ in chosen.values())
-    if not chosen or total + prices.recordings > left:
+    if not chosen or total + others + prices.recordings > left:
         return set(), None
     members = int(np.isin(kinds, list(chosen)).sum())
     least = sum(least for _, least in chosen.values())

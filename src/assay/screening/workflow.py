@@ -198,9 +198,6 @@ class _Workflow:
         known = self._estimate(exhausted)
         left = self._left
         live = np.flatnonzero(known.moves)
-        estimates = known.of(live)
-        if self.options.fix != "exact" and self.abilities.curvature:
-            estimates = self._correct(known, live, estimates)
         calls: list[tuple[NDArray[np.intp], Stage]] = []
 
         def exact(members: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -211,6 +208,9 @@ class _Workflow:
 
         outcome = None
         if live.size:
+            estimates = known.of(live)
+            if self.options.fix != "exact" and self.abilities.curvature:
+                estimates = self._correct(known, live, estimates)
             outcome = screen_arrays(
                 estimates,
                 exact,
