@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,6 +14,7 @@ from families import HIDDEN, LAYERS, VOCABULARY, WIDTH, tiny_model
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from arithmetic import Layer, needed
+from screening_draws import draw, make
 
 
 def counted(model: torch.nn.Module, ids: torch.Tensor, **options: object) -> int:
@@ -45,3 +47,17 @@ def test_patches_need_only_later_layers_and_positions(whole_layers: bool) -> Non
     read = 2 * 2 * 8
     expected = 2 * (2 * sum(every) + last[0] + read) + 2 * sum(patch + read for patch in patched)
     assert needed(job, whole_layers=whole_layers) == expected
+
+
+def test_screening_draws_find_the_top_of_arrays_that_they_made(tmp_path: Path) -> None:
+    path = tmp_path / "neurons.npz"
+    make("sequence-sort", "sort", path, 2, "neurons[2]", probes=2, seed=0)
+    arrays = np.load(path)
+    assert {arrays[name].shape for name in ("first_order", "quadratic", "quadratic_stderr", "exact")} == {(512, 2)}
+    assert np.corrcoef(arrays["first_order"].ravel(), arrays["exact"].ravel())[0, 1] > 0.9
+    count, found = draw(path, 5, 0.9, 30)
+    assert count == 512
+    assert len(found.recall) == len(found.coverage) == 30
+    assert np.mean(found.coverage) > 0.87
+    assert np.mean(found.recall) > 0.95
+    assert max(found.runs) < 512

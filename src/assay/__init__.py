@@ -25,6 +25,7 @@ from assay.methods import (
 )
 from assay.model import Model, load
 from assay.scores import Scores
+from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
 
 __all__ = [
     "AssayError",
@@ -33,7 +34,9 @@ __all__ = [
     "Model",
     "PromptPair",
     "PromptPairs",
+    "ResponseCurve",
     "Scores",
+    "ScreenedScores",
     "activation_patching",
     "atp_star",
     "attribution_patching",
@@ -53,6 +56,8 @@ __all__ = [
     "read_jsonl",
     "read_pairs",
     "resample_ablation",
+    "response_curve",
+    "screen",
     "sites",
     "tasks",
     "two_point",

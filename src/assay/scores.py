@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -118,6 +118,12 @@ class Scores:
         Raises:
             StoreError: the folder exists or cannot be written.
         """
+        files = self._files()
+        if isinstance(folder, RunFolder):
+            return folder.write(files, finish)
+        return write_run(folder, files, overwrite, finish)
+
+    def _files(self) -> RunFiles:
         run = {
             "kind": "scores",
             **{name: getattr(self, name) for name in SAVED_FIELDS},
@@ -131,13 +137,10 @@ class Scores:
             },
         }
         tensors = {f"baseline.{name}": np.asarray(array, np.float64) for name, array in vars(self.baseline).items()}
-        files = RunFiles(run, self.per_example(), self.to_pandas(), self.pairs.to_records(), tensors)
-        if isinstance(folder, RunFolder):
-            return folder.write(files, finish)
-        return write_run(folder, files, overwrite, finish)
+        return RunFiles(run, self.per_example(), self.to_pandas(), self.pairs.to_records(), tensors)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Scores:
+    def load(cls, folder: str | Path) -> Self:
         """Read a run folder that `save` or ``assay score`` wrote.
 
         Raises:
@@ -150,7 +153,7 @@ class Scores:
             raise StoreError(f"The files of {folder} do not fit together: {error}") from error
 
     @classmethod
-    def _from_files(cls, files: RunFiles) -> Scores:
+    def _from_files(cls, files: RunFiles) -> Self:
         task = files.run["task"]
         pairs = tuple(PromptPair(**prompt) for prompt in files.prompts)
         keys = files.components
@@ -160,16 +163,26 @@ class Scores:
                 keys["site"], keys["layer"], keys["unit"], keys["position"], strict=True
             )
         )
-        baseline = {name.removeprefix("baseline."): array for name, array in files.tensors.items()}
+        baseline = {
+            name.removeprefix("baseline."): array
+            for name, array in files.tensors.items()
+            if name.startswith("baseline.")
+        }
         scores = cls(
             components=components,
             values=files.scores["value"].to_numpy(np.float64).reshape(len(components), len(pairs)),
             pairs=PromptPairs(pairs, task["name"], task["metric"], task["options"]),
             baseline=Baseline(**baseline),
             **{name: files.run[name] for name in SAVED_FIELDS},
+            **cls._further_fields(files),
         )
         scores._require_consistent(files)
         return scores
+
+    @classmethod
+    def _further_fields(cls, files: RunFiles) -> dict[str, Any]:
+        """Of what is more than scores."""
+        return {}
 
     def _require_consistent(self, files: RunFiles) -> None:
         """The files must say what this object would write."""

@@ -17,8 +17,9 @@ from assay.errors import ModelError, OptionError, instead_of
 from assay.model import Model
 
 __all__ = [
-    "KINDS", "POSITIONS", "Component", "Selection", "attention", "components_of", "describe", "embeddings", "heads",
-    "keys", "mlps", "neurons", "parse", "queries", "require_kind", "residual", "select", "values",
+    "KINDS", "POSITIONS", "AnySites", "Component", "Selection", "attention", "component_named",
+    "components_of", "describe", "embeddings",
+    "heads", "keys", "mlps", "neurons", "parse", "queries", "require_kind", "residual", "select", "values",
 ]  # fmt: skip
 
 MOST_NAMES = 400
@@ -166,6 +167,10 @@ class Selection(Sequence[Component]):
         return f"Selection({len(self)} components: {shown}{', ...' if len(self) > 4 else ''})"
 
 
+AnySites = str | Selection | Sequence[str]
+"""A phrase, its parts, or components."""
+
+
 def components_of(model: Model, name: str) -> Selection:
     """All components of one kind, layer by layer.
 
@@ -181,6 +186,28 @@ def components_of(model: Model, name: str) -> Selection:
     units: Sequence[int | None] = [None] if kind.units is None else range(kind.units(model))
     layers = range(1 if kind.once else model.n_layers)
     return Selection([Component(layer, name, unit) for layer in layers for unit in units])
+
+
+def component_named(model: Model, name: str) -> Component:
+    """The component of a short name, such as ``L3H5``, ``L3 MLP`` or ``L0N17 pre@last``.
+
+    Raises:
+        OptionError: there is none of this name.
+    """
+    base, _, where = name.partition("@")
+    position = require_position(int(where) if re.fullmatch(r"-?\d+", where) else where or None)
+    for kind in KINDS:
+        try:
+            candidates = components_of(model, kind)
+        except ModelError:
+            continue
+        for component in candidates:
+            if component.name == base:
+                return replace(component, position=position)
+    raise OptionError(
+        f"{model.name} has no component {name!r}. Names are those of the tables: L3H5 (head), L3 MLP, L3N17 (neuron), "
+        "L3H5 q, L3 residual-pre@last."
+    )
 
 
 def heads(model: Model) -> Selection:

@@ -6,60 +6,33 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
 import assay
-from assay.cli import main
 from assay.errors import AssayError
+from cli.conftest import Run
 from conftest import tiny_model, tiny_tokenizer
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Run ``assay ...`` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def call(*arguments: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["assay", *arguments])
-        try:
-            main()
-            code = 0
-        except SystemExit as ending:
-            code = int(ending.code or 0)
-        return Ended(code, *capsys.readouterr())
-
-    return call
 
 
 def test_demo_shows_and_keeps_its_result(run: Run, tmp_path: Path) -> None:
     ended = run("demo")
     assert ended.code == 0
     assert "greedy answer right" in ended.out
-    assert "L0 MLP" in ended.out
+    assert "Screened top 10 at level 95%" in ended.out
     (folder,) = (tmp_path / "runs").iterdir()
     assert (folder / "report.html").is_file()
-    scores = assay.Scores.load(folder)
-    assert len(scores.components) == 20
-    assert scores.provenance["command"] == "assay score sequence-sort --task sort"
+    scores = assay.ScreenedScores.load(folder)
+    assert len(scores.components) == 2048
+    assert scores.runs < 200
+    assert scores.components[scores.leaders[0]].name in ended.out
+    assert scores.provenance["command"] == "assay screen sequence-sort --task sort --sites neurons"
     again = run("demo")
     assert again.code == 0
     assert "finished already" in again.out
-    assert "L0 MLP" in again.out
+    assert "Screened top 10" in again.out
 
 
 def test_the_stored_command_makes_the_same_run(run: Run, tmp_path: Path) -> None:
@@ -167,7 +140,7 @@ def test_unequal_lengths_can_be_aligned(run: Run, tmp_path: Path) -> None:
 
 def test_what_is_hashed_is_what_is_parsed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that depend on the tokenizer are found after the model is loaded, in the bytes read before."""
-    from assay.cli import score as module
+    from assay.cli import running as module
 
     path = tmp_path / "relation.json"
     samples = [{"subject": f"{i} {i + 1}", "object": str(i)} for i in range(1, 5)]
@@ -240,7 +213,7 @@ def test_a_model_that_cannot_tell_them_apart_stops_the_run(run: Run, tmp_path: P
 
 def test_a_model_that_is_often_wrong_earns_a_caution(run: Run) -> None:
     assert "Caution" in run("score", "sequence-reverse", "--task", "sort", "--n", "4").out
-    assert "Caution" not in run("demo").out
+    assert "Caution" not in run(*SORT, "--n", "4").out
 
 
 def test_doctor_passes_the_bundled_models(run: Run) -> None:
@@ -394,7 +367,7 @@ def test_interrupt_keeps_what_is_finished(run: Run, tmp_path: Path, monkeypatch:
         raise KeyboardInterrupt
 
     monkeypatch.delenv("ASSAY_TRACEBACK", raising=False)
-    monkeypatch.setattr("assay.cli.score.write_page", interrupt)
+    monkeypatch.setattr("assay.cli.running.write_page", interrupt)
     ended = run(*SORT, "--n", "2", "--out", "folder")
     assert (ended.code, "the same command goes on" in ended.err) == (130, True)
     assert not (tmp_path / "folder" / "run.json").exists()
@@ -411,6 +384,6 @@ def test_interrupt_before_anything_is_finished_leaves_nothing(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("assay.cli.score.load", interrupt)
+    monkeypatch.setattr("assay.cli.running.load", interrupt)
     assert run(*SORT, "--n", "2", "--out", "deep/folder").code == 130
     assert list(tmp_path.iterdir()) == []

@@ -180,3 +180,14 @@ def test_activations_rounded_by_the_batch_are_refused() -> None:
 def test_no_family_is_taken_for_quantised(family: str) -> None:
     for dtype in (torch.float64, torch.bfloat16):
         assert wrapped(family, dtype).quantisation is None
+
+
+@library
+def test_a_screening_of_quantised_weights_patches_everything(
+    quantise: Callable[[str], PreTrainedModel], kind: str
+) -> None:
+    model, pairs = assay.load(quantise("llama"), tiny_tokenizer()), random_pairs(3)
+    found = assay.screen(model, pairs, sites="heads[2]", force=True)
+    assert found.certified
+    assert "quantised" in found.notes[0]
+    assert (found.values == assay.activation_patching(model, pairs, sites="heads[2]", force=True).values).all()

@@ -184,7 +184,7 @@ def response_estimates(model: assay.Model, pairs, sites: str) -> np.ndarray:
     from assay.engine.batches import make_batches
     from assay.engine.grad_drop import gradients_dropping
     from assay.engine.response import Response
-    from assay.methods.method import _each_position
+    from assay.methods.preparation import _each_position
     from assay.sites import select
 
     rows = encode(model, pairs, METRICS["logit-diff"])

@@ -92,3 +92,43 @@ def test_every_kind_of_site_gets_its_figure(tmp_path: Path) -> None:
     assert drawn["q"].data[0].z[0, 0] == first
     write_page(scores, tmp_path / "report.html")
     assert "L0N" in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def screening_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = assay.load("sequence-sort")
+    scores = assay.screen(model, assay.tasks.sort(model, n=3), sites="neurons[0:1],heads", top=4, probes=2)
+    pairs = PromptPairs(tuple(PromptPair(EVIL, EVIL, EVIL, EVIL) for _ in range(3)), task=EVIL, metric="log-prob-diff")
+    scores = assay.ScreenedScores(**{**vars(scores), "pairs": pairs, "notes": (EVIL,)})
+    scores.provenance["model"]["name"] = EVIL
+    scores.provenance["command"] = f"assay screen {EVIL}"
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_page(scores, path)
+    return path.read_text("utf-8")
+
+
+def test_a_screening_has_its_own_page(screening_page: str) -> None:
+    body = screening_page[screening_page.index("<body") :]
+    order = [
+        "<h1>",
+        "Screened top 4 at level 95%",
+        "components were patched exactly",
+        "exact runs <b>",
+        'id="figure-heads"',
+        'id="figure-intervals"',
+        "Largest components",
+        "What it cost",
+        "calibration sample",
+        "Can the model do the task?",
+        "Reproduce and cite",
+    ]
+    places = [body.index(text) for text in order]
+    assert places == sorted(places)
+    assert '"name":"verified"' in body.replace(" ", "")
+
+
+def test_a_screening_page_is_offline_and_escapes(screening_page: str) -> None:
+    assert "<script>alert" not in screening_page
+    assert "<img src=x" not in screening_page
+    outside = re.sub(r"<script>.*?</script>", "", screening_page, flags=re.DOTALL)
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", outside)

@@ -14,7 +14,9 @@ from rich.markup import escape
 from assay.cli.compare import compare_methods
 from assay.cli.doctor import doctor
 from assay.cli.listing import list_kind
-from assay.cli.score import demo, score
+from assay.cli.response import response
+from assay.cli.score import score
+from assay.cli.screen import demo, screen
 from assay.cli.show import show
 from assay.errors import AssayError
 
@@ -24,6 +26,8 @@ INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(score)
+app.command()(screen)
+app.command()(response)
 app.command("compare")(compare_methods)
 app.command()(show)
 app.command("list")(list_kind)

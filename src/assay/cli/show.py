@@ -13,6 +13,8 @@ from assay.cli.console import make_console
 from assay.errors import OptionError
 from assay.report import print_finished
 from assay.scores import Scores
+from assay.screening import KIND, ScreenedScores
+from assay.store.files import read_run_json
 
 
 def show(
@@ -23,7 +25,8 @@ def show(
     """Print a finished run."""
     if top < 1:
         raise OptionError(f"--top must be at least 1, not {top}.")
-    scores = Scores.load(folder)
+    screened = read_run_json(folder).get("kind") == KIND
+    scores = ScreenedScores.load(folder) if screened else Scores.load(folder)
     if as_json:
         print(json.dumps(_as_json(scores, top), indent=2, ensure_ascii=False))
         return
@@ -35,6 +38,7 @@ def _as_json(scores: Scores, top: int) -> dict[str, Any]:
     frame = scores.top(top)
     records = frame.astype(object).where(pd.notna(frame), None).to_dict("records")
     return {
+        **(scores.summary() if isinstance(scores, ScreenedScores) else {}),
         "method": scores.method,
         "direction": scores.direction,
         "metric": scores.metric,

@@ -91,7 +91,7 @@ class Response:
         _ = self.source, self.base_values
         part = copy(self)
         part.components = list(components)
-        part.__dict__.pop("_moves", None)
+        part.__dict__.pop("moves", None)
         return part
 
     # The two runs
@@ -193,7 +193,7 @@ class Response:
         return torch.stack(rows)
 
     @cached_property
-    def _moves(self) -> Tensor:
+    def moves(self) -> Tensor:
         """(C, R) bool: whether the patch changes anything at all."""
         moves = torch.zeros(len(self.components), self.batch.rows, dtype=torch.bool, device=self.model.device)
         if self._equal_until == self.batch.positions:
@@ -308,7 +308,7 @@ class Response:
             order: of the derivative that will be taken (0: none).
         """
         self._require_faithful_replay()
-        moves = self._moves if self.savings.zeros else torch.ones_like(self._moves)
+        moves = self.moves if self.savings.zeros else torch.ones_like(self.moves)
         self.advance(int((~moves).sum()))
         by_entry = sorted(range(len(self.components)), key=lambda i: self.components[i].entry)
         pairs = [(i, row) for i in by_entry for row in moves[i].nonzero().flatten().tolist()]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,42 +11,20 @@ from typing import Any, TypedDict
 from torch import Tensor
 
 from assay.data.baseline import Baseline
-from assay.data.chat import as_chat
-from assay.data.encoding import Align, Row, default_metric, encode, require_align
-from assay.data.equal_lengths import equal_lengths
-from assay.data.metrics import Metric, as_metric
+from assay.data.encoding import Align, Row
+from assay.data.metrics import Metric
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs as AnyPairs
-from assay.data.readers import as_pairs
-from assay.engine.baseline import measure_baseline
-from assay.engine.batches import DEFAULT_MEMORY, Direction, make_batches, parse_memory
+from assay.engine.batches import DEFAULT_MEMORY, Direction
 from assay.engine.cost import CostMeter
-from assay.engine.graph import require_precision
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
-from assay.errors import DataError, ModelError, OptionError
-from assay.methods.own_code import own_code
-from assay.methods.provenance import describe_environment, describe_model
-from assay.methods.requirements import (
-    require_defined,
-    require_direction,
-    require_gradient,
-    require_mean,
-    require_plain_weights,
-    require_reference,
-)
-from assay.methods.sharded import (
-    compute_values,
-    finished_scores,
-    opened,
-    require_jobs,
-    require_no_hooks,
-    threads_of_run,
-)
+from assay.methods.plan import describe_cut, make_plan
+from assay.methods.preparation import prepared
+from assay.methods.sharded import Computer, require_finished
 from assay.model import Model
-from assay.model.attention import exclusive
 from assay.scores import Scores
-from assay.sites import Component, Selection, describe, select
+from assay.sites import AnySites, Component, Selection, describe
 from assay.store import RunFolder
 
 DEFAULT_SITES = "heads,mlps"
@@ -98,6 +74,9 @@ class Method:
     may be computed in blocks, in any order."""
     sweeps: int = 1
     """How many times it asks the response for all components; of use for telling the progress."""
+    outputs: int = 1
+    """Values of every component: ``compute`` gives (outputs * C, R), one table below the other. More than one is of use
+    inside assay only; such methods are in no list."""
     uses_gradients: bool = False
     through_layers: bool = True
     """If it uses gradients: through the layers, not the unembedding alone."""
@@ -164,21 +143,23 @@ def _configured(configure: Callable[..., Method], arguments: dict[str, Any]) -> 
     return configure(**arguments)
 
 
-AnySites = str | Selection | Sequence[str]
+class CommonOptions(TypedDict, total=False):
+    """Options of whatever runs a model on prompts; see `measure`."""
 
-
-class MeasureOptions(TypedDict, total=False):
-    """Options that every method takes; see `measure`."""
-
-    sites: AnySites
     metric: str | Metric | None
     direction: Direction | None
     memory: str
+    align: Align
+    chat: bool
+
+
+class MeasureOptions(CommonOptions, total=False):
+    """Options that every method takes; see `measure`."""
+
+    sites: AnySites
     seed: int
     mean: MeanOver | None
     reference: AnyPairs | None
-    align: Align
-    chat: bool
     skip: bool
     force: bool
     progress: bool
@@ -242,158 +223,58 @@ def measure(
         StoreError: the run folder is in use, is of another configuration, or cannot be written.
         WorkerError: two worker processes died over one piece of the work.
     """
-    if not isinstance(model, Model):
-        raise OptionError(f"The model must be an assay.Model, as assay.load gives, not {type(model).__name__}.")
     if isinstance(method, str):
         from assay.methods.registry import method_named
 
         method = method_named(method)
-    require_align(align)
-    if chat and align in ("pad", "last-k"):
-        raise OptionError(f"--align {align} would cut into a chat template's own tokens; use it without --chat.")
-    pairs = as_pairs(pairs, model, seed)
-    references = None if reference is None else as_pairs(reference, model, seed)
-    if align == "skip":
-        pairs = equal_lengths(model, pairs, chat=chat)
-        references = references and equal_lengths(model, references, chat=chat)
-    if chat:
-        pairs = as_chat(model, pairs)
-        references = references and as_chat(model, references)
-    chosen, why = default_metric(model, pairs) if metric is None else (as_metric(metric), "asked for")
-    direction = require_direction(method, direction)
-    require_gradient(method, chosen, direction)
-    mean = require_mean(method, mean)
-    require_reference(method, reference is not None)
-    budget = parse_memory(memory)
-    require_jobs(jobs)
-    with exclusive(model.hf), opened(run_folder) as folder, threads_of_run(jobs, folder):
-        model.require_ready()
-        rows = encode(model, pairs, chosen, align)
-        components = _each_position(
-            select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows
-        )
-        require_defined(method, components)
-        require_plain_weights(method, model)
-        if method.second_order:
-            require_precision(model)
-        if method.takes_model_apart and model.has_foreign_hooks:
-            raise ModelError(
-                f"{method.name} adds up what components write; hooks or replaced forward methods in {model.name} would "
-                "be missed. Remove them, or use activation-patching."
-            )
+    with prepared(
+        method,
+        model,
+        pairs,
+        sites=sites,
+        metric=metric,
+        direction=direction,
+        memory=memory,
+        seed=seed,
+        mean=mean,
+        reference=reference,
+        align=align,
+        chat=chat,
+        skip=skip,
+        jobs=jobs,
+        run_folder=run_folder,
+    ) as run:
+        if run.folder is not None and run.folder.is_finished:
+            require_finished(run.folder, run.configuration)
+            return Scores.load(run.folder.path)
         cost = CostMeter()
-        setting = Setting(model, rows, components, chosen, seed, mean, references, budget, CostMeter(), align)
-        configuration: dict[str, Any] = {
-            "model": {
-                "name": model.name,
-                "weights_sha256": model.weight_hash,
-                "adapters": model.adapters,
-                "quantisation": model.quantisation,
-            },
-            "task": {"name": pairs.task, "n": len(pairs), **pairs.options},
-            "prompts_sha256": _hash_of(pairs),
-            "method": method.name,
-            **method.parameters,
-            "sites": describe(sites),
-            "metric": chosen.name,
-            "metric_function": f"{chosen.row_values.__module__}.{chosen.row_values.__qualname__}",
-            "direction": direction,
-            "seed": seed,
-            "mean": mean if method.uses_means else None,
-            "reference_sha256": None if references is None else _hash_of(references),
-            "align": align,
-            "chat": chat,
-            "model_configuration_sha256": model.configuration_hash,
-            "own_code_sha256": [own_code(function) for function in (chosen.row_values, method.compute)],
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": str(model.device),
-            "skip": skip,
-        }
-        if folder is not None:
-            require_no_hooks(model)
-        if folder is not None and folder.is_finished:
-            return finished_scores(folder, configuration)
-        if method.check is not None:
-            method.check(setting)
-        batches = make_batches(model, rows, direction, budget, by_start=method.by_component)
-        with cost.stage("baseline"):
-            baseline, batches, plain = measure_baseline(model, batches, direction, len(pairs), chosen, cost)
-        on_baseline(baseline, chosen, why)
-        if not baseline.tells_apart and not force:
-            raise DataError(
-                f"{model.name} does not tell clean from corrupted prompts on {pairs.title}: {chosen.name} is "
-                f"{baseline.clean.mean():.4g} on clean and {baseline.corrupted.mean():.4g} on corrupted prompts "
-                f"(difference {baseline.difference:.3g}, standard error {baseline.difference_stderr:.2g}). There is no "
-                "behaviour to attribute. Use --force (in Python: force=True) to go on all the same."
-            )
-        values = compute_values(
-            method,
-            setting,
-            list(zip(batches, plain, strict=True)),
-            direction,
-            skip,
-            configuration=configuration,
-            folder=folder,
-            jobs=jobs,
-            cost=cost,
-            show=progress,
+        baseline, measured = run.measure_baseline(cost, by_start=method.by_component, force=force, then=on_baseline)
+        shards = make_plan(
+            model, run.setting.components, [batch for batch, _ in measured], by_component=method.by_component
         )
+        if run.folder is not None:
+            run.folder.begin(run.plan(**describe_cut(run.setting.components, shards)))
+        computer = Computer(run, measured, cost, by_start=method.by_component, show=progress)
+        (values,) = computer.values(method, shards)
         scores = Scores(
-            components=tuple(components),
+            components=tuple(run.setting.components),
             values=values,
-            pairs=pairs,
+            pairs=run.pairs,
             method=method.name,
-            direction=direction,
-            metric=chosen.name,
-            unit=chosen.unit if method.has_unit else "none",
+            direction=run.direction,
+            metric=run.setting.metric.name,
+            unit=run.setting.metric.unit if method.has_unit else "none",
             exact=method.exact,
             estimates_effect=method.estimates_effect,
             signed=method.signed,
             baseline=baseline,
-            cost=cost.summary(sum(len(row.clean) for row in rows) * model.n_layers),
-            configuration=configuration,
-            provenance={
-                "model": describe_model(model),
-                **describe_environment(model),
-                "memory": memory,
-                "metric": {"unit": chosen.unit, "description": chosen.description},
-                "metric_chosen_because": why,
-                "answer_tokens": sorted({len(row.tokens) for row in rows}),
-                "method_source": method.source_note,
-            },
+            cost=cost.summary(run.layer_tokens),
+            configuration=run.configuration,
+            provenance=run.provenance(method.source_note),
         )
-        if folder is not None and folder is not run_folder:
-            scores.save(folder)
+        if run.folder is not None and run.folder is not run_folder:
+            scores.save(run.folder)
     return scores
-
-
-def _hash_of(pairs: PromptPairs) -> str:
-    return hashlib.sha256(json.dumps(pairs.to_records(), sort_keys=True).encode()).hexdigest()
-
-
-def _each_position(components: Selection, rows: list[Row]) -> Selection:
-    """Components ``at each`` position, written out.
-
-    Raises:
-        DataError: the prompts are not of one length, so positions mean different things in each.
-    """
-    if all(component.position != "each" for component in components):
-        return components
-    lengths = {row.positions[0] + 1 for row in rows}
-    if len(lengths) > 1:
-        raise DataError(
-            f"The prompts have {min(lengths)} to {max(lengths)} tokens, so a position is not the same place in all of "
-            "them. Use prompts of one length for @each, or @last, @first-difference, or an index from the end (@-1)."
-        )
-    (length,) = lengths
-    written = [
-        replace(component, position=position)
-        for component in components
-        for position in (range(length) if component.position == "each" else (component.position,))
-    ]
-    if len(set(written)) != len(written):
-        raise OptionError("The sites name a component at one position twice, once by @each.")
-    return Selection(written)
 
 
 def effect(response: Response, _: Setting) -> Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,26 +44,45 @@ class Shard:
 
 
 def make_plan(
-    model: Model, components: Sequence[Component], batches: Sequence[Batch], *, by_component: bool
+    model: Model,
+    components: Sequence[Component],
+    batches: Sequence[Batch],
+    *,
+    by_component: bool,
+    members: Sequence[int] | None = None,
+    first: int = 0,
 ) -> list[Shard]:
     """Cut each batch into blocks of components of about equal work, in the order in which replay meets them.
 
     Args:
         by_component: whether components cost passes of their own; else each batch is one shard.
+        members: the numbers of the components to compute; all if None.
+        first: number of the first shard.
     """
+    wanted = range(len(components)) if members is None else members
     shards: list[Shard] = []
     for number, batch in enumerate(batches):
-        blocks = [tuple(range(len(components)))]
-        if by_component:
-            blocks = _blocks(model, components, batch)
+        blocks = _blocks(model, components, wanted, batch) if by_component else [tuple(wanted)]
         for block in blocks:
             names = f"{components[block[0]].name} to {components[block[-1]].name}"
-            shards.append(Shard(len(shards), number, block, batch.rows, names))
+            shards.append(Shard(first + len(shards), number, block, batch.rows, names))
     return shards
 
 
-def _blocks(model: Model, components: Sequence[Component], batch: Batch) -> list[tuple[int, ...]]:
-    order = sorted(range(len(components)), key=lambda i: components[i].entry)
+def describe_cut(components: Sequence[Component], shards: Sequence[Shard]) -> dict[str, Any]:
+    """What a run is cut into, for its plan."""
+    content = {
+        "components": [component.name for component in components],
+        "shards": [[shard.batch, shard.rows, shard.components] for shard in shards],
+    }
+    hashes = {name: hashlib.sha256(json.dumps(what).encode()).hexdigest() for name, what in content.items()}
+    return {"shards": len(shards), **{f"{name}_sha256": digest for name, digest in hashes.items()}}
+
+
+def _blocks(
+    model: Model, components: Sequence[Component], wanted: Sequence[int], batch: Batch
+) -> list[tuple[int, ...]]:
+    order = sorted(wanted, key=lambda i: components[i].entry)
     per_token = 2 * model.d_model * (4 * model.n_heads * model.d_head + 3 * model.d_mlp)
     positions = max(1, batch.positions - batch.start)
     layers = np.array([model.n_layers - components[i].entry + 1 for i in order], dtype=float)

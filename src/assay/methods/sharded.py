@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +13,19 @@ import numpy as np
 import torch
 
 from assay.engine.baseline import PlainRuns
-from assay.engine.batches import Batch, Direction
+from assay.engine.batches import Batch
 from assay.engine.cost import CostMeter
-from assay.errors import ModelError, OptionError, StoreError
-from assay.methods.plan import Shard, make_plan
+from assay.errors import OptionError, StoreError
+from assay.methods.plan import Shard
 from assay.methods.progress import progress_of
-from assay.methods.provenance import describe_environment
 from assay.methods.workbench import Computed, Order, Workbench
-from assay.model import Model
 from assay.scale import Executor, InProcess, LocalProcesses
-from assay.scores import Scores
 from assay.store import RunFolder
-from assay.store.files import differences
+from assay.store.files import differences, read_run_json
 
 if TYPE_CHECKING:
-    from assay.methods.method import Method, Setting
+    from assay.methods.method import Method
+    from assay.methods.preparation import Prepared
 
 
 @contextmanager
@@ -62,105 +59,100 @@ def require_jobs(jobs: int | None) -> None:
         raise OptionError(f"--jobs must be at least 1, not {jobs}.")
 
 
-def compute_values(
-    method: Method,
-    setting: Setting,
-    measured: Sequence[tuple[Batch, PlainRuns]],
-    direction: Direction,
-    skip: bool,
-    *,
-    configuration: dict[str, Any],
-    folder: RunFolder | None,
-    jobs: int | None,
-    cost: CostMeter,
-    show: bool,
-) -> np.ndarray:
-    """(C, n) values in float64: every shard that the folder does not have yet is computed, then all are put together.
+class Computer:
+    """Computes values of components, shard by shard: in this process or in others, kept in the run folder or not.
 
     Args:
         measured: the batches and their plain logits.
-        configuration: what determines the numbers, as it is stored with the run.
         cost: is charged with what the shards took, those of earlier sittings included.
+        by_start: how the batches were cut; see `assay.engine.batches.make_batches`.
+        show: say on standard error how far a method is.
     """
-    batches = [batch for batch, _ in measured]
-    shards = make_plan(setting.model, setting.components, batches, by_component=method.by_component)
-    found: dict[int, Computed] = {}
-    if folder is not None:
-        folder.begin(_plan(setting, configuration, shards))
+
+    def __init__(
+        self,
+        run: Prepared,
+        measured: Sequence[tuple[Batch, PlainRuns]],
+        cost: CostMeter,
+        *,
+        by_start: bool,
+        show: bool,
+    ) -> None:
+        self.run, self.measured, self.cost, self.by_start, self.show = run, measured, cost, by_start, show
+        self.batches = [batch for batch, _ in measured]
+        self._advance: Callable[[int], object] = lambda _: None
+        self._benches: dict[str, Workbench] = {}
+
+    def values(self, method: Method, shards: Sequence[Shard], *, alone: bool = False) -> np.ndarray:
+        """(outputs, C', n) in float64: every shard that the folder does not have yet is computed, then all are put
+        together.
+
+        Args:
+            shards: C' components on all batches, as `assay.methods.plan.make_plan` cuts them.
+            alone: in this process, whatever was said of others, which take seconds to start; and in silence.
+        """
+        folder, jobs = self.run.folder, self.run.jobs
+        found: dict[int, Computed] = {}
+        if folder is not None:
+            for shard in shards:
+                kept = folder.read_shard(shard.number)
+                if kept is not None and kept[0].shape == (method.outputs * len(shard.components), shard.rows):
+                    found[shard.number] = Computed(*kept)
+        missing = [shard for shard in shards if shard.number not in found]
+        executor: Executor = InProcess()
+        workshop: Callable[[Callable[[int], object]], Callable[[Shard], Computed]] = partial(self._here, method)
+        if jobs is not None and jobs > 1 and not alone:
+            executor = LocalProcesses(jobs)
+            workshop = Order.of(method, self.run.setting, self.run.direction, self.run.skip, by_start=self.by_start)
+        total, done = sum(shard.size for shard in shards), sum(shard.size for shard in shards if shard.number in found)
+        with (
+            progress_of(method.name, total, done, self.show and not alone) as advance,
+            closing(executor.run(workshop, missing, advance)) as results,
+        ):
+            for shard, computed in results:
+                found[shard.number] = computed
+                if folder is not None:
+                    folder.write_shard(shard.number, computed.values, computed.cost)
+        return self._together(method, shards, found)
+
+    def _here(self, method: Method, advance: Callable[[int], object]) -> Workbench:
+        """The bench of this process, with the recordings that it has."""
+        self._advance = advance
+        if method.name not in self._benches:
+            self._benches[method.name] = Workbench(
+                method,
+                self.run.setting,
+                self.batches,
+                self.run.direction,
+                self.run.skip,
+                lambda done: self._advance(done),
+                self.measured,
+            )
+        return self._benches[method.name]
+
+    def _together(self, method: Method, shards: Sequence[Shard], found: dict[int, Computed]) -> np.ndarray:
+        members = sorted({number for shard in shards for number in shard.components})
+        place = {number: i for i, number in enumerate(members)}
+        values = np.zeros((method.outputs, len(members), len(self.run.pairs)))
         for shard in shards:
-            kept = folder.read_shard(shard.number)
-            if kept is not None and kept[0].shape == (len(shard.components), shard.rows):
-                found[shard.number] = Computed(*kept)
-    missing = [shard for shard in shards if shard.number not in found]
-    executor: Executor = InProcess()
-
-    def here(advance: Callable[[int], object]) -> Workbench:
-        return Workbench(method, setting, batches, direction, skip, advance, measured)
-
-    workshop: Callable[[Callable[[int], object]], Callable[[Shard], Computed]] = here
-    if jobs is not None and jobs > 1:
-        executor, workshop = LocalProcesses(jobs), Order.of(method, setting, direction, skip)
-    total, done = sum(shard.size for shard in shards), sum(shards[number].size for number in found)
-    with (
-        progress_of(method.name, total, done, show) as advance,
-        closing(executor.run(workshop, missing, advance)) as results,
-    ):
-        for shard, computed in results:
-            found[shard.number] = computed
-            if folder is not None:
-                folder.write_shard(shard.number, computed.values, computed.cost)
-    values = np.zeros((len(setting.components), int(max(row.example for row in setting.rows)) + 1))
-    for shard in shards:
-        examples = batches[shard.batch].examples.cpu().numpy()
-        np.add.at(values, (np.array(shard.components)[:, None], examples[None]), found[shard.number].values)
-        cost.add(CostMeter(**found[shard.number].cost))
-    return values
+            examples = self.batches[shard.batch].examples.cpu().numpy()
+            places = np.array([place[number] for number in shard.components])
+            for table, part in zip(values, np.split(found[shard.number].values, method.outputs), strict=True):
+                np.add.at(table, (places[:, None], examples[None]), part)
+            self.cost.add(CostMeter(**found[shard.number].cost))
+        return values
 
 
-def finished_scores(folder: RunFolder, configuration: dict[str, Any]) -> Scores:
-    """What a finished run folder holds, if it is of this configuration.
+def require_finished(folder: RunFolder, configuration: dict[str, Any]) -> None:
+    """Refuse a finished run folder that is not of this configuration.
 
     Raises:
-        StoreError: it is not; the message names what differs.
+        StoreError: the message names what differs.
     """
-    scores = Scores.load(folder.path)
-    if different := differences(scores.configuration, json.loads(json.dumps(configuration))):
+    there = read_run_json(folder.path)["configuration"]
+    if different := differences(there, json.loads(json.dumps(configuration))):
         raise StoreError(
             f"{folder.path} holds a finished run of another configuration:\n"
             + "\n".join(different)
             + "\nChoose another folder."
         )
-    return scores
-
-
-def require_no_hooks(model: Model) -> None:
-    """Refuse to keep a run whose model is not described by its weights and configuration.
-
-    Raises:
-        ModelError: hooks or replaced forward methods sit on it.
-    """
-    if model.has_foreign_hooks:
-        raise ModelError(
-            f"Hooks or replaced forward methods sit on {model.name}, and they cannot be told apart from one sitting to "
-            "the next. Remove them, or leave the run folder out and save the scores."
-        )
-
-
-def _plan(setting: Setting, configuration: dict[str, Any], shards: Sequence[Shard]) -> dict[str, Any]:
-    """Whatever decides the bytes of the result."""
-    environment = describe_environment(setting.model)
-    return {
-        **configuration,
-        "memory": setting.memory,
-        "threads": environment["threads"],
-        "versions": environment["versions"],
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "components_sha256": _hash([component.name for component in setting.components]),
-        "shards": len(shards),
-        "shards_sha256": _hash([[shard.batch, shard.rows, shard.components] for shard in shards]),
-    }
-
-
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from assay.engine.baseline import PlainRuns, measure_baseline
-from assay.engine.batches import Batch, Direction, make_batches
+from assay.engine.batches import Batch, Direction, make_batches, recording_bytes
 from assay.engine.cost import CostMeter
 from assay.engine.memory import Portions
 from assay.engine.response import Response, Source
@@ -21,6 +21,7 @@ from assay.methods.plan import Shard
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.scale import Advance
+from assay.sites import Component
 
 if TYPE_CHECKING:
     from assay.methods.method import Method, Setting
@@ -58,8 +59,8 @@ class Workbench:
         self.advance = advance
         self.measured = dict(enumerate(measured))
         self._source: Source | None = None
-        self._at: tuple[int, int, int] | None = None
-        self._response: Response | None = None
+        self._responses: dict[tuple[int, int, int], Response] = {}
+        """Those whose recordings fit into memory together."""
         self._rows = Portions()
         self._swept = 0
 
@@ -80,45 +81,47 @@ class Workbench:
                     self.measured[shard.batch] = self._measure(self.batches[shard.batch])
             with cost.stage(self.method.name):
                 values = self._compute(shard, *self.measured[shard.batch])
-        for number, of_rows in zip(shard.components, values, strict=True):
+        for number, of_rows in zip(shard.components * self.method.outputs, values, strict=True):
             if not np.isfinite(of_rows).all():
                 name = self.setting.components[number].name
                 raise InterventionError(f"The {self.method.name} value of {name} is not finite; check the weights.")
         return Computed(values, asdict(cost.since(before)))
 
     def _compute(self, shard: Shard, batch: Batch, plain: PlainRuns) -> np.ndarray:
-        values = np.zeros((len(shard.components), batch.rows))
+        values = np.zeros((self.method.outputs * len(shard.components), batch.rows))
+        components = [self.setting.components[number] for number in shard.components]
 
         def of_rows(part: slice) -> None:
-            response = self._recorded(shard, batch, part)
+            response = self._kept(shard.batch, batch, part).of(components) if self.method.by_component else None
+            response = response or self._respond(batch.part(part), components)
             values[:, part] = self._values(response)
             response.require_same_as(plain.part(part))
 
         self._rows.run(batch.rows, of_rows)
         return values
 
-    def _recorded(self, shard: Shard, batch: Batch, rows: slice) -> Response:
-        """The shard's components on some rows; recordings are kept for the next shard of the same rows."""
-        at = shard.batch, rows.start, rows.stop
-        if self._at != at or self._response is None:
-            self._response = self._at = None  # let go of the last rows' recordings before new ones are made
-            response = self._respond(batch.part(rows))
-            if not self.method.by_component:
-                return response
-            self._response, self._at = response, at
-        return self._response.of([self.setting.components[number] for number in shard.components])
+    def _kept(self, number: int, batch: Batch, rows: slice) -> Response:
+        """Some rows of a batch with their recordings, which are kept for the next shard."""
+        at = number, rows.start, rows.stop
+        if at not in self._responses:
+            part = batch.part(rows)
+            held = sum(_recorded(response.batch, self.setting.model) for response in self._responses.values())
+            if rows.stop - rows.start < batch.rows or held + _recorded(part, self.setting.model) > self.setting.memory:
+                self._responses.clear()  # let go of other rows' recordings before new ones are made
+            self._responses[at] = self._respond(part, self.setting.components)
+        return self._responses[at]
 
     def _values(self, response: Response) -> np.ndarray:
         values: np.ndarray = self.method.compute(response, self.setting).double().cpu().numpy()
         return values
 
-    def _respond(self, batch: Batch) -> Response:
+    def _respond(self, batch: Batch, components: Sequence[Component]) -> Response:
         setting = self.setting
         return Response(
             setting.model,
             batch,
             setting.metric,
-            setting.components,
+            components,
             source=self._source,
             savings=EVERY_SAVING if self.skip else NO_SAVING,
             memory=setting.memory,
@@ -149,13 +152,14 @@ class Order:
     """Without its model."""
     direction: Direction
     skip: bool
+    by_start: bool
     load: Callable[[], Model]
     identity: tuple[str, ...]
     threads: int
     precision: str
 
     @classmethod
-    def of(cls, method: Method, setting: Setting, direction: Direction, skip: bool) -> Order:
+    def of(cls, method: Method, setting: Setting, direction: Direction, skip: bool, *, by_start: bool) -> Order:
         """An order for other processes.
 
         Raises:
@@ -174,7 +178,9 @@ class Order:
             )
         stripped = replace(setting, model=None)  # type: ignore[arg-type]  # put back where it is loaded
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-        return cls(method, stripped, direction, skip, model.load_again, identity_of(model), threads, precision)
+        return cls(
+            method, stripped, direction, skip, by_start, model.load_again, identity_of(model), threads, precision
+        )
 
     def __call__(self, advance: Advance) -> Workbench:
         torch.set_num_threads(self.threads)
@@ -188,8 +194,12 @@ class Order:
             )
         model.require_ready()
         setting = replace(self.setting, model=model, cost=CostMeter())
-        batches = make_batches(model, setting.rows, self.direction, setting.memory, by_start=self.method.by_component)
+        batches = make_batches(model, setting.rows, self.direction, setting.memory, by_start=self.by_start)
         return Workbench(self.method, setting, batches, self.direction, self.skip, advance)
+
+
+def _recorded(batch: Batch, model: Model) -> int:
+    return batch.rows * recording_bytes(model, batch.positions)
 
 
 def identity_of(model: Model) -> tuple[str, ...]:

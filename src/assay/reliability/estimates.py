@@ -31,6 +31,9 @@ class Estimates:
         quadratic: (C, n) half the second derivative, g''(0) / 2, exact or sampled; zeros if unknown.
         quadratic_stderr: (C, n) its standard errors, independent between examples; zeros if exact.
         noise: spread of a replayed metric value around the model's own, in the metric's unit.
+        corrected: (C,) mean effects by a better estimate, NaN for components that have none; chosen and computed
+            without a look at exact effects, like all else here.
+        refinement: (C,) how far the better estimate is from the next simpler one, likewise.
 
     Raises:
         DataError: arrays that do not fit together, or hold what is not a number.
@@ -41,6 +44,8 @@ class Estimates:
     quadratic: NDArray[np.float64]
     quadratic_stderr: NDArray[np.float64]
     noise: float = 0.0
+    corrected: NDArray[np.float64] | None = None
+    refinement: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         shape = np.shape(self.first_order)
@@ -58,6 +63,11 @@ class Estimates:
             object.__setattr__(self, name, array)
         if (self.quadratic_stderr < 0).any() or not 0 <= self.noise < np.inf:
             raise DataError("Standard errors and noise must not be negative, and noise must be finite.")
+        if (self.corrected is None) != (self.refinement is None):
+            raise DataError("Corrected estimates come with their refinement.")
+        for better in (self.corrected, self.refinement):
+            if better is not None and better.shape != shape[:1]:
+                raise DataError(f"There are {better.size} corrected estimates for {shape[0]} components.")
 
     def __len__(self) -> int:
         return len(self.first_order)
@@ -74,6 +84,18 @@ class Estimates:
         mean = self.quadratic.mean(1)
         return np.where(np.abs(mean) > STANDARD_ERRORS * self.second_stderr, mean, 0.0)
 
+    def values(self, uses_curvature: bool) -> NDArray[np.float64]:
+        """(C,) estimates of the mean effect: corrected where there is one, else first order, with or without
+        curvature."""
+        estimate = self.first + uses_curvature * self.second
+        return estimate if self.corrected is None else np.where(np.isnan(self.corrected), estimate, self.corrected)
+
+    @cached_property
+    def size(self) -> NDArray[np.float64]:
+        """(C,) how large an effect looks: |first order| + |curvature|, or what a better estimate says."""
+        looks = np.abs(self.first) + np.abs(self.second)
+        return looks if self.corrected is None else np.where(np.isnan(self.corrected), looks, np.abs(self.corrected))
+
     @cached_property
     def second_stderr(self) -> NDArray[np.float64]:
         """(C,) standard error of the mean quadratic term."""
@@ -82,9 +104,15 @@ class Estimates:
 
     @cached_property
     def scale(self) -> NDArray[np.float64]:
-        """(C,) plausible size of the error: sqrt(q^2 + se_q^2) + 0.1 |first order| + floor. Positive."""
+        """(C,) plausible size of the error: sqrt(q^2 + se_q^2) + 0.1 |first order| + floor. Positive.
+
+        Of a corrected estimate: |refinement| + 0.1 |corrected| + floor.
+        """
         curvature: NDArray[np.float64] = np.hypot(self.quadratic.mean(1), self.second_stderr)
         scale = curvature + SHARE_OF_FIRST_ORDER * np.abs(self.first)
+        if self.corrected is not None and self.refinement is not None:
+            better = np.abs(self.refinement) + SHARE_OF_FIRST_ORDER * np.abs(self.corrected)
+            scale = np.where(np.isnan(self.corrected), scale, better)
         for members in self.by_kind.values():
             scale[members] += floor_of(self.first[members], self.noise)
         return scale

@@ -31,7 +31,7 @@ that patched everything is `certified`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,7 +130,9 @@ def screen(
     level: float = 0.95,
     seed: int = 0,
     sample: int | None = None,
-    budget: int | None = None,
+    budget: float | None = None,
+    costs: ArrayLike | None = None,
+    exhaust: Collection[str] = (),
 ) -> Screening:
     """Find the ``top`` components of largest absolute mean effect.
 
@@ -139,8 +141,10 @@ def screen(
         level: of the intervals.
         seed: draws the calibration samples, with the name of the kind.
         sample: calibration runs per kind; a tenth of the kind, 19 to 60, if None; never fewer than the level needs.
-        budget: exact runs to stop at. If it does not reach through pilot and calibration, there are no intervals: the
-            components that look largest are patched, the others are unresolved.
+        budget: what exact runs may cost together. If it does not reach through pilot and calibration, there are no
+            intervals: the components that look largest are patched, the others are unresolved.
+        costs: (C,) positive, of an exact run of each component; 1 each if None.
+        exhaust: kinds of which every member is patched, whatever their number.
 
     Returns:
         Values, intervals and verdicts; the same for the same arguments.
@@ -150,17 +154,20 @@ def screen(
         InterventionError: ``exact`` gave no finite number for every component and example.
     """
     smallest = smallest_sample(level)
+    prices = np.ones(len(estimates)) if costs is None else np.asarray(costs, np.float64)
+    if prices.shape != (len(estimates),) or not (prices > 0).all():
+        raise OptionError(f"Exact runs need a positive cost for each of {len(estimates)} components.")
     for name, number, least in (
         ("--top", top, 1),
-        ("--budget", budget, 1),
+        ("--budget", budget, prices.min()),
         ("The calibration sample", sample, smallest),
     ):
-        if number is not None and number < least:
-            raise OptionError(f"{name} must be at least {least}, not {number}.")
-    search = _Search(estimates, exact, min(top, len(estimates)), level, budget)
-    search.prepare(seed, sample)
-    while (wanted := search.contenders()).size and not search.spent:
-        search.patch(wanted[: search.left])
+        if number is not None and not number >= least:
+            raise OptionError(f"{name} must be at least {least:g}, not {number}.")
+    search = _Search(estimates, exact, min(top, len(estimates)), level, prices, budget)
+    search.prepare(seed, sample, exhaust)
+    while (wanted := search.affordable(search.contenders())).size:
+        search.patch(wanted)
         search.widen()
     return search.result(seed)
 
@@ -168,44 +175,58 @@ def screen(
 class _Search:
     """What has been patched so far, and what that says about the rest."""
 
-    def __init__(self, estimates: Estimates, exact: Exact, top: int, level: float, budget: int | None) -> None:
+    def __init__(
+        self,
+        estimates: Estimates,
+        exact: Exact,
+        top: int,
+        level: float,
+        costs: NDArray[np.float64],
+        budget: float | None,
+    ) -> None:
         self.estimates = estimates
         self.run = exact
         self.top = top
         self.level = level
-        self.budget = len(estimates) if budget is None else budget
+        self.costs = costs
+        self.budget = np.inf if budget is None else budget
         self.exact: NDArray[np.float64] = np.full(estimates.first_order.shape, np.nan)
         self.patched = np.zeros(len(estimates), bool)
         self.pilot = np.empty(0, np.intp)
         self.calibrations: list[Calibration] = []
 
-    def prepare(self, seed: int, sample: int | None) -> None:
+    def prepare(self, seed: int, sample: int | None, exhaust: Collection[str]) -> None:
         """Small kinds, pilot, calibration; none of it if the budget does not reach so far."""
         kinds = self.estimates.by_kind
         size = {kind: sample or sample_size(len(members), self.level) for kind, members in kinds.items()}
-        small = [kind for kind, members in kinds.items() if exhaustion_is_cheaper(len(members), size[kind])]
+        small = [
+            kind
+            for kind, members in kinds.items()
+            if kind in exhaust or exhaustion_is_cheaper(len(members), size[kind])
+        ]
         pilot = self._look_largest(np.concatenate([kinds[kind] for kind in kinds if kind not in small] or [self.pilot]))
         population = {kind: np.setdiff1d(members, pilot) for kind, members in kinds.items() if kind not in small}
         small += [kind for kind, members in population.items() if size[kind] >= len(members)]
-        drawn = {kind: members for kind, members in population.items() if kind not in small}
+        picked = {
+            kind: np.random.default_rng([seed, zlib.crc32(kind.encode())]).choice(members, size[kind], replace=False)
+            for kind, members in population.items()
+            if kind not in small
+        }
         first = np.concatenate([pilot, *(np.setdiff1d(kinds[kind], pilot) for kind in small)])
-        if len(first) + sum(size[kind] for kind in drawn) > self.budget:
+        if self.costs[np.concatenate([first, *picked.values()])].sum() > self.budget:
             return
         self.patch(first)
         self.pilot = pilot
-        for kind, members in drawn.items():
-            chance = np.random.default_rng([seed, zlib.crc32(kind.encode())])
-            picked = chance.choice(members, size[kind], replace=False)
-            self.patch(picked)
+        for kind, drawn in picked.items():
+            self.patch(drawn)
             helps = self._curvature_helps(np.intersect1d(pilot, kinds[kind]))
-            scores = self._scores(picked, helps)
-            self.calibrations.append(Calibration.of(kind, self.level, members, picked, helps, scores))
+            scores = self._scores(drawn, helps)
+            self.calibrations.append(Calibration.of(kind, self.level, population[kind], drawn, helps, scores))
         self.widen()
 
     def _look_largest(self, members: NDArray[np.intp]) -> NDArray[np.intp]:
         """As many as are wanted, by the size that first order and curvature together may have."""
-        size = np.abs(self.estimates.first[members]) + np.abs(self.estimates.second[members])
-        return members[np.argsort(-size, kind="stable")[: self.top]]
+        return members[np.argsort(-self.estimates.size[members], kind="stable")[: self.top]]
 
     def _curvature_helps(self, pilot: NDArray[np.intp]) -> bool:
         """Paired comparison on the pilot: are scaled errors smaller with curvature, on average?"""
@@ -213,8 +234,7 @@ class _Search:
         return float(with_curvature.sum()) < float(without.sum())
 
     def _estimate(self, members: NDArray[np.intp], uses_curvature: bool) -> NDArray[np.float64]:
-        estimate: NDArray[np.float64] = self.estimates.first[members] + uses_curvature * self.estimates.second[members]
-        return estimate
+        return self.estimates.values(uses_curvature)[members]
 
     def _scores(self, members: NDArray[np.intp], uses_curvature: bool) -> NDArray[np.float64]:
         """|exact - estimate| / scale of members that were patched."""
@@ -224,13 +244,11 @@ class _Search:
 
     # Search
 
-    @property
-    def left(self) -> int:
-        return self.budget - int(self.patched.sum())
-
-    @property
-    def spent(self) -> bool:
-        return self.left <= 0
+    def affordable(self, wanted: NDArray[np.intp]) -> NDArray[np.intp]:
+        """As many of them as what is left of the budget pays for, in their order."""
+        left = self.budget - self.costs[self.patched].sum()
+        paid: NDArray[np.intp] = wanted[np.cumsum(self.costs[wanted]) <= left]
+        return paid
 
     def contenders(self) -> NDArray[np.intp]:
         """Components not patched among the k of largest upper end, largest first; on ties they come before patched.
@@ -241,8 +259,9 @@ class _Search:
         _, lower, upper = self._intervals()
         reach = np.maximum(np.abs(lower), np.abs(upper))
         if np.isnan(reach).any():
-            size = np.abs(self.estimates.first) + np.abs(self.estimates.second)
-            return np.array([i for i in np.argsort(-size, kind="stable") if not self.patched[i]], np.intp)
+            order = np.argsort(-self.estimates.size, kind="stable")
+            unknown: NDArray[np.intp] = order[~self.patched[order]]
+            return unknown
         leaders = np.lexsort((self.patched, -reach))[: self.top]
         return leaders[~self.patched[leaders]]
 
@@ -274,7 +293,7 @@ class _Search:
 
     def _intervals(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """(C,) mean effect, lower and upper end."""
-        value = self.estimates.first.copy()
+        value = self.estimates.values(False)
         margin = np.full(len(value), np.nan)
         for each in self.calibrations:
             value[each.members] = self._estimate(each.members, each.uses_curvature)

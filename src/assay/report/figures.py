@@ -13,6 +13,8 @@ from assay.sites import KINDS, Component
 # Blue - white - vermilion: told apart by every common kind of colour blindness, and in print.
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
 POSITIVE, NEGATIVE = "#b2182b", "#2166ac"
+MAP_MARK = {"color": "#1b1f24", "width": 1.5}
+"""Outline of marks on a map."""
 MOST_COLUMNS = 128
 """Wider maps (of neurons) cannot be read; the table lists their largest."""
 
@@ -30,10 +32,10 @@ def figures(scores: Scores) -> list[tuple[str, str, go.Figure]]:
         importance = scores.importance[mine]
         title = f"Importance of each {NAMES.get(site, site)}"
         if any(component.unit is not None for component in components):
-            columns = [component.unit or 0 for component in components]
+            columns = [position_of(component) for component in components]
             figure = _map(scores, components, columns, importance, KINDS[site].unit_name)
         elif len({component.position for component in components}) > 1:
-            columns = [c.position if isinstance(c.position, int) else -1 for c in components]
+            columns = [position_of(component) for component in components]
             title = f"Importance of {site} at each position"
             figure = _map(scores, components, columns, importance, "position")
         else:
@@ -74,7 +76,7 @@ def _map(
     )
     figure.update_xaxes(title_text=axis, dtick=1 if grid.shape[1] <= 16 else None)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if grid.shape[0] <= 16 else 5)
-    return _styled(figure, height=max(260, 90 + 18 * grid.shape[0]))
+    return styled(figure, height=max(260, 90 + 18 * grid.shape[0]))
 
 
 def _bars(scores: Scores, components: Sequence[Component], importance: np.ndarray, error: np.ndarray) -> go.Figure:
@@ -91,10 +93,18 @@ def _bars(scores: Scores, components: Sequence[Component], importance: np.ndarra
     )
     figure.update_xaxes(title_text=scores.unit, zeroline=True)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(components) <= 16 else 5)
-    return _styled(figure, height=max(260, 90 + 18 * len(components)))
+    return styled(figure, height=max(260, 90 + 18 * len(components)))
 
 
-def _styled(figure: go.Figure, height: int) -> go.Figure:
+def position_of(component: Component) -> int:
+    """The column of a component in a map."""
+    if component.unit is not None:
+        return component.unit
+    return component.position if isinstance(component.position, int) else -1
+
+
+def styled(figure: go.Figure, height: int) -> go.Figure:
+    """Transparent, so that it fits pages light and dark."""
     return figure.update_layout(
         height=height,
         margin={"l": 50, "r": 10, "t": 10, "b": 45},

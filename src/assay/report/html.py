@@ -11,8 +11,9 @@ import plotly.offline
 from markupsafe import Markup
 
 from assay.data.baseline import standard_error
-from assay.report import figures, words
+from assay.report import figures, screening, words
 from assay.scores import Scores
+from assay.screening import ScreenedScores
 
 EXAMPLES_SHOWN = 6
 COMPONENTS_SHOWN = 30
@@ -26,12 +27,15 @@ def write_page(scores: Scores, path: str | Path) -> None:
     environment.filters["signed"] = "{:+.4g}".format
     environment.filters["percent"] = "{:+.1%}".format
     environment.filters["short"] = "{:.2g}".format
-    page = environment.get_template("scores.html").render(
+    screened = isinstance(scores, ScreenedScores)
+    drawn = screening.screening_figures(scores) if isinstance(scores, ScreenedScores) else figures.figures(scores)
+    page = environment.get_template("screening.html" if screened else "scores.html").render(
         scores=scores,
+        screening=screening,
         words=words,
         standard_error=standard_error,
         plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-        figures=[(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in figures.figures(scores)],
+        figures=[(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in drawn],
         top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
         shares=words.has_shares(scores),
         examples=list(zip(scores.pairs, scores.baseline.clean, scores.baseline.corrupted, strict=True))[

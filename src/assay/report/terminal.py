@@ -14,7 +14,9 @@ from rich.table import Table
 from assay.data.baseline import Baseline, standard_error
 from assay.data.metrics import metric_named
 from assay.report import words
+from assay.report.screening import print_screening
 from assay.scores import Scores
+from assay.screening import ScreenedScores
 
 
 class Described(Protocol):
@@ -37,12 +39,15 @@ class KeptMetric:
     description: str
 
 
-def print_finished(console: Console, scores: Scores, top: int, folder: Path | None = None) -> None:
+def print_finished(console: Console, scores: Scores, top: int | None = None, folder: Path | None = None) -> None:
     """All that a finished run has to show."""
     kept = scores.provenance.get("metric")  # run folders of before kept the name alone
     metric = KeptMetric(scores.metric, **kept) if kept else metric_named(scores.metric)
     print_baseline(console, scores.baseline, metric, scores.provenance["metric_chosen_because"])
-    print_scores(console, scores, top, folder)
+    if isinstance(scores, ScreenedScores):
+        print_screening(console, scores, top, folder)
+    else:
+        print_scores(console, scores, top or 20, folder)
 
 
 def print_baseline(console: Console, baseline: Baseline, metric: Described, why: str) -> None:

@@ -1,0 +1,225 @@
+"""A screening in sentences, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import plotly.graph_objects as go
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from assay.report import words
+from assay.report.figures import MAP_MARK, NEGATIVE, POSITIVE, figures, position_of, styled
+from assay.screening import ScreenedScores
+
+LISTED = 20
+"""Unsettled components that are named."""
+SHOWN = 30
+INK = "#1b1f24"
+
+
+def answer(scores: ScreenedScores) -> str:
+    """What the list of leaders is worth, in a sentence or two."""
+    count, k = len(scores.components), len(scores.leaders)
+    if not k:
+        return f"No patch of any of the {count} components changes anything: every effect is 0."
+    first = scores.components[int(scores.leaders[0])].name
+    value = scores.importance[scores.leaders[0]]
+    head = f"{first} matters most: {value:+.4g} {scores.unit}."
+    if scores.certified:
+        return f"{head} The top {k} is certified: the exact effect of each of the {count} components is known."
+    last = abs(scores.importance[scores.leaders[-1]])
+    if scores.screened:
+        return (
+            f"{head} Screened top {k} at level {scores.level:.0%}: each of them was patched exactly, and no "
+            f"interval of another component reaches the value of the last, {last:.4g}."
+        )
+    budget = scores.configuration["budget"]
+    return (
+        f"{head} Stopped by the budget of {budget:g} forward-equivalents: this is no top {scores.configuration['top']} "
+        f"yet. {len(scores.unsettled)} components that were not patched may belong to it."
+    )
+
+
+def runs(scores: ScreenedScores) -> str:
+    """Exact runs out of how many."""
+    count = len(scores.components)
+    line = f"{scores.runs} of {count} components were patched exactly ({scores.runs / count:.1%})."
+    still = scores.verdicts.count("verified") - scores.runs
+    if still:
+        line += f" The patch of {still} others changes nothing, so their effect is 0."
+    return line
+
+
+def guarantee(scores: ScreenedScores) -> str | None:
+    """What holds for those that were not patched; None if there are none."""
+    unverified = len(scores.verdicts) - scores.verdicts.count("verified")
+    if not unverified:
+        return None
+    if scores.expected_outside is None:
+        return (
+            f"The budget did not reach through calibration: the other {unverified} components have estimates, but no "
+            "intervals."
+        )
+    sample = sum(len(each.sample) for each in scores.calibrations)
+    line = (
+        f"The other {unverified} have intervals, calibrated on {sample} drawn at random. Of one picked at random the "
+        f"interval holds the exact effect with probability {scores.level:.0%} at least: on average at most "
+        f"{scores.expected_outside:.3g} of all do not, and at 95 % no more than {scores.outside_bound} of those not "
+        "patched. That is no guarantee for this top list: a wrong interval may hide a member of it."
+    )
+    if scores.found_outside:
+        line += f" Of those patched in the search, {scores.found_outside} lay outside theirs."
+    if any(each.widened > each.quantile for each in scores.calibrations):
+        line += " More of pilot and search lay outside than the level allows, so the intervals were widened."
+    return line
+
+
+def flags(scores: ScreenedScores) -> str | None:
+    """What became of the flagged; None where no curvature was probed."""
+    if not scores.probes:
+        return None
+    patched = sum(scores.verdicts[i] == "verified" for i in np.flatnonzero(scores.flagged))
+    total = int(scores.flagged.sum())
+    line = f"{total} flagged: their curvature surely exceeds {scores.threshold:g} of the first-order term."
+    if total:
+        line += f" {patched} of them were patched; the others' intervals stay below the top list or are listed as open."
+    corrected = int((scores.source >= 4).sum())
+    if corrected:
+        line += f" {corrected} carry an estimate by {scores.configuration['fix']} instead of the first-order one."
+    if scores.bound_violations is not None:
+        line += f" {scores.bound_violations:.0%} of the error bounds estimated on the way were exceeded."
+    return line
+
+
+def unsettled(scores: ScreenedScores) -> str | None:
+    """The components that may still belong to the top, largest reach first."""
+    if scores.screened:
+        return None
+    reach = np.fmax(np.abs(scores.lower), np.abs(scores.upper))[scores.unsettled]
+    size = np.abs(scores.importance[scores.unsettled])
+    order = scores.unsettled[np.argsort(-np.where(np.isnan(reach), size, reach), kind="stable")]
+    names = ", ".join(scores.components[i].name for i in order[:LISTED])
+    more = f" and {len(order) - LISTED} more" if len(order) > LISTED else ""
+    return f"Open: {names}{more}. Go on with a larger --budget, in another folder."
+
+
+def meaning(scores: ScreenedScores) -> str:
+    """What the numbers of the table are."""
+    return (
+        f"{words.DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
+        f"{len(scores.pairs)} prompt pair{'s' if len(scores.pairs) > 1 else ''}."
+    )
+
+
+def sentences(scores: ScreenedScores) -> list[str]:
+    """All but the answer, for terminal and page."""
+    found = (runs(scores), guarantee(scores), flags(scores), *scores.notes)
+    return [sentence for sentence in found if sentence]
+
+
+def print_screening(
+    console: Console, scores: ScreenedScores, top: int | None = None, folder: Path | None = None
+) -> None:
+    """Question, answer, what it rests on, the leaders, the cost of every stage, and where it is kept."""
+    console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
+    console.print(escape(answer(scores)))
+    for sentence in sentences(scores):
+        console.print(escape(sentence), highlight=False)
+    for warning in filter(None, (unsettled(scores), words.duplicates(scores.pairs), words.quantised(scores))):
+        console.print(escape(warning), style="yellow")
+    console.print(escape(meaning(scores)), style="dim")
+    table = Table(box=None, pad_edge=False)
+    for name in ("#", "component", "importance", "interval", "R", "verdict", "other prompts (95 %)"):
+        table.add_column(name, justify="left" if name in ("component", "verdict") else "right")
+    for rank, row in enumerate(scores.top(top or max(1, len(scores.leaders))).itertuples(), 1):
+        known = row.verdict == "verified"
+        table.add_row(
+            str(rank),
+            escape(row.component),
+            f"{row.importance:+.4g}",
+            "exact" if known else interval(row.low, row.high),
+            number(row.reliability) + ("!" if row.flagged else ""),
+            row.verdict if known else f"{row.verdict} ({row.source})",
+            interval(row.prompts_low, row.prompts_high),
+        )
+    console.print(table)
+    if scores.flagged.any():
+        console.print("!: flagged.", style="dim")
+    stages = Table(title="Cost", title_justify="left", box=None, pad_edge=False)
+    for name in ("stage", "exact runs", "forward-equivalents", "s"):
+        stages.add_column(name, justify="left" if name == "stage" else "right")
+    for stage in scores.stages:
+        runs_made = str(stage.runs) if stage.runs else ""
+        stages.add_row(escape(stage.name), runs_made, f"{stage.forward_equivalents:.1f}", f"{stage.seconds:.1f}")
+    spent = scores.cost["forward_equivalents"], sum(scores.cost["seconds"].values())
+    stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}", f"{spent[1]:.1f}")
+    console.print(stages)
+    if folder is not None:
+        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
+        if (page := folder / "report.html").is_file():
+            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
+
+
+def number(value: float) -> str:
+    return "n/a" if np.isnan(value) else f"{value:.2g}"
+
+
+def interval(low: float, high: float) -> str:
+    return "n/a" if np.isnan(low) or np.isnan(high) else f"{low:+.3g} to {high:+.3g}"
+
+
+def screening_figures(scores: ScreenedScores) -> list[tuple[str, str, go.Figure]]:
+    """The maps of all scores with verdicts marked, and the largest components with their intervals."""
+    found = figures(scores)
+    for site, _, figure in found:
+        if isinstance(figure.data[0], go.Heatmap):
+            _mark(figure, scores, [i for i, c in enumerate(scores.components) if c.site == site])
+    return [*found, ("intervals", f"The {min(SHOWN, len(scores.components))} largest, with intervals", _forest(scores))]
+
+
+def _mark(figure: go.Figure, scores: ScreenedScores, members: Sequence[int]) -> None:
+    """A dot where the effect is known exactly, a cross where nothing is, a triangle where curvature is flagged."""
+    marks = {
+        "verified": ("circle", [i for i in members if scores.verdicts[i] == "verified"]),
+        "unresolved": ("x-thin", [i for i in members if scores.verdicts[i] == "unresolved"]),
+        "flagged": ("triangle-up-open", [i for i in members if scores.flagged[i]]),
+    }
+    for name, (symbol, marked) in marks.items():
+        if marked:
+            figure.add_scatter(
+                name=name,
+                x=[position_of(scores.components[i]) for i in marked],
+                y=[scores.components[i].layer for i in marked],
+                mode="markers",
+                marker={"symbol": symbol, "size": 5 if name == "verified" else 9, "color": INK, "line": MAP_MARK},
+                hoverinfo="skip",
+            )
+    figure.update_layout(legend={"orientation": "h", "y": -0.12}, showlegend=True)
+    figure.data[0].showlegend = False
+
+
+def _forest(scores: ScreenedScores) -> go.Figure:
+    top = scores.top(SHOWN).iloc[::-1]
+    known = top["verdict"] == "verified"
+    low, high = (top["importance"] - top["low"]).fillna(0), (top["high"] - top["importance"]).fillna(0)
+    figure = go.Figure(
+        go.Scatter(
+            x=top["importance"],
+            y=top["component"],
+            mode="markers",
+            marker={
+                "color": [POSITIVE if value >= 0 else NEGATIVE for value in top["importance"]],
+                "symbol": ["circle" if exact else "circle-open" for exact in known],
+                "size": 9,
+            },
+            error_x={"symmetric": False, "array": high, "arrayminus": low, "thickness": 1.5, "width": 3},
+            text=top["verdict"],
+            hovertemplate="%{y}: %{x:+.4g}, %{text}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title_text=f"importance ({scores.unit}); filled: verified, open: estimate with interval")
+    return styled(figure, height=max(260, 90 + 18 * len(top)))
