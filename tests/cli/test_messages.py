@@ -67,7 +67,7 @@ def test_selected_receivers_are_named_and_layers_beyond_the_model_refused_before
     with pytest.raises(OptionError, match="'L1H0' cannot receive"):
         method_named("path-patching", receivers=heads)
     pairs = assay.tasks.sort(sorter, n=2)
-    monkeypatch.setattr("assay.methods.method.measure_baseline", None)
+    monkeypatch.setattr("assay.methods.preparation.measure_baseline", None)
     with pytest.raises(OptionError, match="layer"):
         assay.path_patching(sorter, pairs, "q[40]")
     with pytest.raises(OptionError, match="path-patching needs receivers"):
@@ -77,7 +77,7 @@ def test_selected_receivers_are_named_and_layers_beyond_the_model_refused_before
 def test_resampling_without_another_prompt_is_refused_before_the_model_runs(
     sorter: assay.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.methods.method.measure_baseline", None)
+    monkeypatch.setattr("assay.methods.preparation.measure_baseline", None)
     with pytest.raises(DataError, match="no other reference prompt"):
         assay.resample_ablation(sorter, assay.tasks.sort(sorter, n=1))
     longer = [{"clean": "START 1 SEP", "corrupted": "START SEP", "answer": " 1", "wrong_answer": " 2"}]

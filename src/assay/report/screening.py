@@ -129,7 +129,7 @@ def print_screening(
     console.print(escape(answer(scores)))
     for sentence in sentences(scores):
         console.print(escape(sentence), highlight=False)
-    for warning in filter(None, (unsettled(scores), words.duplicates(scores.pairs), words.quantised(scores))):
+    for warning in filter(None, (unsettled(scores), *words.cautions(scores))):
         console.print(escape(warning), style="yellow")
     console.print(escape(meaning(scores)), style="dim")
     table = Table(box=None, pad_edge=False)
