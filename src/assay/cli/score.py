@@ -177,7 +177,7 @@ def _check_options(chosen: Method, given: dict[str, Any]) -> None:
     base = require_direction(chosen, given["direction"])
     require_mean(chosen, given["mean"])
     require_reference(chosen, given["reference"] is not None)
-    if chosen.name == PATH_PATCHING and not chosen.parameters:
+    if chosen.name == PATH_PATCHING and not chosen.parameters.get("receivers"):
         raise OptionError(f"{PATH_PATCHING} needs --receivers. {RECEIVERS_ARE}")
     if given["metric"] is not None:
         require_gradient(chosen, metric_named(given["metric"]), base)
