@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ class PlainLogits:
 
 @dataclass(frozen=True)
 class PlainRuns:
-    """The plain logits of a batch's base and source rows."""
+    """The plain logits of a batch's base and source rows: of all of them, or of the first alone."""
 
     base: PlainLogits
     source: PlainLogits
@@ -40,11 +41,33 @@ class PlainRuns:
         return PlainRuns(*(replace(plain, pair=plain.pair[rows]) for plain in (self.base, self.source)))
 
 
+class Recorded(Protocol):
+    """The recorded runs of a batch, to be read instead of running the prompts once more."""
+
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """(R, P, V) of the base and the source rows at the answers' positions."""
+        ...
+
+    def require_same_as(self, plain: PlainRuns) -> None:
+        """The recorded runs must give these logits of plain forward passes."""
+        ...
+
+
 @torch.no_grad()
 def measure_baseline(
-    model: Model, batches: Sequence[Batch], direction: Direction, n_examples: int, metric: Metric, cost: CostMeter
+    model: Model,
+    batches: Sequence[Batch],
+    direction: Direction,
+    n_examples: int,
+    metric: Metric,
+    cost: CostMeter,
+    recorded: Callable[[Batch], Recorded] | None = None,
 ) -> tuple[Baseline, list[Batch], list[PlainRuns]]:
     """Run every clean and corrupted prompt once, as Hugging Face would, with the user's attention and hooks.
+
+    Args:
+        recorded: gives runs of assay's own, to be read instead. Then only the first pair of the longest prompts is
+            also run plainly, and must give the same.
 
     Returns:
         The baseline; the batches, with the clean run's distribution if the metric compares with it; and per batch
@@ -56,31 +79,47 @@ def measure_baseline(
     results = {name: np.zeros(n_examples) for name in ("clean", "corrupted", "clean_right", "corrupted_right")}
     plain, completed = [], []
     sides = ("corrupted", "clean") if direction == "denoise" else ("clean", "corrupted")
+    longest = max(batches, key=lambda batch: batch.positions)
     for batch in batches:
         examples = batch.examples.cpu().numpy()
         answer_rows = batch.targets.sign.cpu().numpy() > 0
-        found = {}
-        for name, ids in zip(sides, (batch.base, batch.source), strict=True):
-            found[name] = ids, _answer_logits(model, ids, batch)
-            cost.forward(batch.rows, batch.positions, model.n_layers)
+        ids = (batch.base, batch.source)
+        runs = None if recorded is None else recorded(batch)
+        if runs is None:
+            logits_of = tuple(_answer_logits(model, side, batch) for side in ids)
+            cost.forward(2 * batch.rows, batch.positions, model.n_layers)
+        else:
+            logits_of = runs.logits()
+        found = dict(zip(sides, zip(ids, logits_of, strict=True), strict=True))
         if metric.compares_with_clean:
             batch = replace(batch, targets=replace(batch.targets, clean=found["clean"][1].log_softmax(-1)))
         completed.append(batch)
-        logits_of = []
-        for name, (ids, logits) in found.items():
+        for name, (side, logits) in found.items():
             pair = logits.gather(-1, batch.targets.pair)
             read = pair if metric.reads == "tokens" else logits
             if not torch.isfinite(read).all():
                 raise DataError(
                     f"{model.name} gives logits that are not finite on the {name} prompts; the first value that is not "
-                    f"finite is in {_first_not_finite(model, ids)}. Check its weights and dtype."
+                    f"finite is in {_first_not_finite(model, side)}. Check its weights and dtype."
                 )
-            logits_of.append(PlainLogits(pair, logits.double().square().mean().sqrt().item()))
             np.add.at(results[name], examples, metric.values(read, batch.targets).double().cpu().numpy())
             right = METRICS["exact-match"].row_values(logits, batch.targets).cpu().numpy()
             results[f"{name}_right"][examples[answer_rows]] = right[answer_rows]
-        plain.append(PlainRuns(*logits_of))
+        if runs is not None:
+            logits_of = logits_of[0][:0], logits_of[1][:0]
+            if batch is longest:
+                both = _answer_logits(model, torch.cat([batch.base[:1], batch.source[:1]]), batch)
+                cost.forward(2, batch.positions, model.n_layers)
+                logits_of = both[:1], both[1:]
+        plain.append(PlainRuns(*(_plain(logits, batch) for logits in logits_of)))
+        if runs is not None:
+            runs.require_same_as(plain[-1])
     return Baseline(**results), completed, plain
+
+
+def _plain(logits: Tensor, batch: Batch) -> PlainLogits:
+    pair = logits.gather(-1, batch.targets.pair[: len(logits)])
+    return PlainLogits(pair, logits.double().square().mean().sqrt().item())
 
 
 def _answer_logits(model: Model, ids: Tensor, batch: Batch) -> Tensor:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assay.engine.gradients import read_metric
 from assay.engine.response import Response
 from assay.errors import InterventionError, OptionError
 from assay.model import Model
@@ -159,7 +160,7 @@ class PathPatch:
                 hidden = self._layer(layer, hidden, rows, _Setting(self.receivers, layer, targets.get(layer, {})))
         if self.receivers.logits:
             hidden = hidden + change
-        return self.response.read(hidden, rows)
+        return read_metric(self.model, hidden, self.response.batch, self.response.metric, rows)
 
     def _received(self, reached: list[Component], layer: int, rows: Tensor, change: Tensor) -> dict[str, Tensor]:
         """What the receivers of one layer compute when the change is added to what they read, kind by kind."""

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from assay.data.metrics import Metric
+from assay.data.metrics import METRICS, Metric
 from assay.engine.baseline import PlainRuns
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
-from assay.engine.gradients import Place, read_metric, read_objective, stream_gradients, unscaled
+from assay.engine.gradients import Place, answer_logits, read_metric, read_objective, stream_gradients, unscaled
 from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.memory import Portions
 from assay.engine.proofs import require_equal_beginnings, require_same_end, require_same_logits
@@ -29,7 +29,7 @@ from assay.errors import OptionError
 from assay.model import Model
 from assay.model.recording import Recording, record
 from assay.model.suffix import joined, record_suffix
-from assay.sites import KINDS, Component
+from assay.sites import KINDS, Component, Position
 
 Source = Callable[[Batch, Recording, str, int], Tensor]
 """What a site of a kind and layer is set to, (R, T, U, D), given a batch and its base recording."""
@@ -130,7 +130,7 @@ class Response:
     def record_graph(self) -> tuple[Recording, int]:
         """The base run with its graph, and the position from which on it was run: nothing before differs."""
         start = self.start % self.batch.positions
-        if start > 0 and (self._base is not None or 4 * start > self.batch.positions):
+        if start > 0:
             return self._record_suffix(self.batch.base, gradients=True), start
         recording = self._record(self.batch.base, gradients=True)
         self._base = self._base or recording.detached()
@@ -144,11 +144,8 @@ class Response:
             self.metric,
             self.components,
             source=self._make_source,
-            savings=self.savings,
-            memory=self.memory,
-            cost=self.cost,
-            advance=self.advance,
-        )
+            savings=self.savings, memory=self.memory, cost=self.cost, advance=self.advance,
+        )  # fmt: skip
 
     @cached_property
     def base_values(self) -> Tensor:
@@ -183,14 +180,16 @@ class Response:
 
     def reduce(self, per_position: Tensor, numbers: list[int]) -> Tensor:
         """(R, T, U) summed over each component's positions: (C', R)."""
-        rows = []
-        everywhere = per_position.sum(1)
-        for i in numbers:
-            component = self.components[i]
-            mask = self.mask(component)
-            unit = component.unit or 0
-            rows.append(everywhere[:, unit] if mask is None else (per_position[:, :, unit] * mask).sum(1))
-        return torch.stack(rows)
+        at: defaultdict[Position, list[int]] = defaultdict(list)
+        for place, number in enumerate(numbers):
+            at[self.components[number].position].append(place)
+        found = per_position.new_empty(len(numbers), len(per_position))
+        for position, places in at.items():
+            mask = self.batch.mask(position)
+            units = [self.components[numbers[place]].unit or 0 for place in places]
+            summed = per_position.sum(1) if mask is None else (per_position * mask.unsqueeze(2)).sum(1)
+            found[places] = summed[:, units].T
+        return found
 
     @cached_property
     def moves(self) -> Tensor:
@@ -333,10 +332,6 @@ class Response:
         rows = torch.tensor([lane.row for lane in lanes], device=self.model.device)
         return self.model, residual, self.batch, self.metric, rows, replay.end_start, self.savings.unembedding
 
-    def read(self, residual: Tensor, rows: Tensor) -> Tensor:
-        """(N,) metric of sequences of these rows from their final residual stream (N, T, M)."""
-        return read_metric(self.model, residual, self.batch, self.metric, rows)
-
     def _replay(self) -> Replay:
         return Replay(
             self.model,
@@ -369,6 +364,13 @@ class Response:
         return max(1, self.memory // each)
 
     # Proofs
+
+    @torch.no_grad()
+    def logits(self) -> tuple[Tensor, Tensor]:
+        """(R, P, V) of the base and the source run at the answers' positions."""
+        ends = (self.base.residuals[-1], self._source_recording.residuals[-1])
+        base, source = (answer_logits(self.model, end, self.batch.targets, METRICS["log-prob"]) for end in ends)
+        return base, source
 
     def require_same_as(self, plain: PlainRuns) -> None:
         """The runs that were recorded must give the logits of plain forward passes.

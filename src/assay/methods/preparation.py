@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ from assay.data.metrics import Metric, as_metric
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs, as_pairs
 from assay.engine.baseline import PlainRuns, measure_baseline
-from assay.engine.batches import DEFAULT_MEMORY, Batch, Direction, make_batches, parse_memory
+from assay.engine.batches import DEFAULT_MEMORY, Batch, Direction, make_batches, parse_memory, recording_bytes
 from assay.engine.cost import CostMeter
 from assay.engine.graph import require_precision
+from assay.engine.response import Response
+from assay.engine.savings import EVERY_SAVING, NO_SAVING
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, ModelError, OptionError
 from assay.methods.own_code import own_code
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 class Prepared:
     """A run of which everything is known but its numbers."""
 
+    method: Method
     setting: Setting
     pairs: PromptPairs
     direction: Direction
@@ -60,6 +64,8 @@ class Prepared:
     configuration: dict[str, Any]
     """What determines the numbers, as it is stored with the run."""
     folder: RunFolder | None
+    recorded: list[Response] = field(default_factory=list)
+    """Batch by batch, the runs that the baseline was read from; empty where there were none to keep."""
 
     @property
     def model(self) -> Model:
@@ -94,7 +100,10 @@ class Prepared:
         model, metric = self.model, self.setting.metric
         batches = make_batches(model, self.setting.rows, self.direction, self.setting.memory, by_start=by_start)
         with cost.stage("baseline"):
-            baseline, batches, plain = measure_baseline(model, batches, self.direction, len(self.pairs), metric, cost)
+            recorded = partial(self._record, cost) if self._may_record(batches) else None
+            baseline, batches, plain = measure_baseline(
+                model, batches, self.direction, len(self.pairs), metric, cost, recorded
+            )
         then(baseline, metric, self.metric_chosen_because)
         if not baseline.tells_apart and not force:
             raise DataError(
@@ -104,6 +113,21 @@ class Prepared:
                 "behaviour to attribute. Use --force (in Python: force=True) to go on all the same."
             )
         return baseline, list(zip(batches, plain, strict=True))
+
+    def _may_record(self, batches: Sequence[Batch]) -> bool:
+        """Whether the baseline can be read from the runs that the method needs anyway, and these be kept for it."""
+        ablates = self.method.source is not None
+        needed = sum(recording_bytes(self.model, batch.positions) * batch.rows for batch in batches)
+        fits = needed <= self.setting.memory
+        return fits and not (ablates or self.setting.metric.compares_with_clean or self.model.has_foreign_hooks)
+
+    def _record(self, cost: CostMeter, batch: Batch) -> Response:
+        setting, savings = self.setting, EVERY_SAVING if self.skip else NO_SAVING
+        response = Response(
+            self.model, batch, setting.metric, setting.components, savings=savings, memory=setting.memory, cost=cost
+        )
+        self.recorded.append(response)
+        return response
 
     def plan(self, **cut: Any) -> dict[str, Any]:
         """Whatever decides the bytes of the result, for `assay.store.RunFolder.begin`.
@@ -125,7 +149,7 @@ class Prepared:
     def provenance(self, source_note: str) -> dict[str, Any]:
         """What was run on what, as it is stored with the run."""
         return {
-            "model": describe_model(self.model),
+            "model": describe_model(self.model, self.configuration["model"]["weights_sha256"]),
             **describe_environment(self.model),
             "memory": self.memory,
             "metric": {"unit": self.setting.metric.unit, "description": self.setting.metric.description},
@@ -223,7 +247,7 @@ def prepared(
             _require_no_hooks(model)
         if method.check is not None and not (folder is not None and folder.is_finished):
             method.check(setting)
-        yield Prepared(setting, pairs, direction, skip, jobs, why, memory, configuration, folder)
+        yield Prepared(method, setting, pairs, direction, skip, jobs, why, memory, configuration, folder)
 
 
 def _each_position(components: Selection, rows: list[Row]) -> Selection:

@@ -11,7 +11,7 @@ import torch
 from assay.model import Model
 
 
-def describe_model(model: Model) -> dict[str, Any]:
+def describe_model(model: Model, weight_hash: str) -> dict[str, Any]:
     return {
         "name": model.name,
         "origin": model.origin,
@@ -22,7 +22,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "d_model": model.d_model,
         "quantisation": model.quantisation,
         "adapters": model.adapters,
-        "weights_sha256": model.weight_hash,
+        "weights_sha256": weight_hash,
         "tokenizer_sha256": model.tokenizer_hash,
     }
 

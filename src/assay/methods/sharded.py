@@ -127,6 +127,7 @@ class Computer:
                 self.run.skip,
                 lambda done: self._advance(done),
                 self.measured,
+                self.run.recorded,
             )
         return self._benches[method.name]
 

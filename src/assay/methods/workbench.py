@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ class Workbench:
     Args:
         setting: its cost meter is charged with all that is done here.
         measured: batches as `measure_baseline` gives them, with their plain logits; what is missing is measured.
+        recorded: the batches' responses, in their order, where their runs were recorded before.
     """
 
     def __init__(
@@ -52,17 +53,20 @@ class Workbench:
         skip: bool,
         advance: Advance,
         measured: Sequence[tuple[Batch, PlainRuns]] = (),
+        recorded: Sequence[Response] = (),
     ) -> None:
         self.method, self.setting, self.batches = method, setting, batches
         self.direction: Direction = direction
         self.skip = skip
         self.advance = advance
+        self._rows = Portions()
+        self._swept = 0
         self.measured = dict(enumerate(measured))
         self._source: Source | None = None
         self._responses: dict[tuple[int, int, int], Response] = {}
         """Those whose recordings fit into memory together."""
-        self._rows = Portions()
-        self._swept = 0
+        for number, response in enumerate(recorded):
+            self._responses[number, 0, response.batch.rows] = self._adopt(response)
 
     def __call__(self, shard: Shard) -> Computed:
         """The shard's values.
@@ -92,8 +96,12 @@ class Workbench:
         components = [self.setting.components[number] for number in shard.components]
 
         def of_rows(part: slice) -> None:
-            response = self._kept(shard.batch, batch, part).of(components) if self.method.by_component else None
-            response = response or self._respond(batch.part(part), components)
+            if self.method.by_component:
+                response = self._kept(shard.batch, batch, part).of(components)
+            else:
+                kept = self._responses.pop((shard.batch, part.start, part.stop), None)
+                same = kept is not None and kept.components == components
+                response = kept if kept is not None and same else self._respond(batch.part(part), components)
             values[:, part] = self._values(response)
             response.require_same_as(plain.part(part))
 
@@ -114,6 +122,12 @@ class Workbench:
     def _values(self, response: Response) -> np.ndarray:
         values: np.ndarray = self.method.compute(response, self.setting).double().cpu().numpy()
         return values
+
+    def _adopt(self, response: Response) -> Response:
+        """Recordings that are there already; from now on what they serve is charged and told here."""
+        adopted = copy(response)
+        adopted.cost, adopted.advance = self.setting.cost, self._sweep
+        return adopted
 
     def _respond(self, batch: Batch, components: Sequence[Component]) -> Response:
         setting = self.setting
