@@ -55,7 +55,7 @@ class Comparison:
 def compare(
     model: Model,
     pairs: AnyPairs,
-    methods: Sequence[str | Method],
+    methods: str | Sequence[str | Method],
     *,
     k: int = 10,
     on_scores: Callable[[Scores], object] = lambda _: None,
@@ -64,7 +64,7 @@ def compare(
     """Exact effects by activation patching, and how each method compares; the exact one first.
 
     Args:
-        methods: names, with parameters as in ``ms-hvp:segments=2``, or methods.
+        methods: names, with parameters as in ``ms-hvp:segments=2`` (in one string with commas, or several), or methods.
         k: one more number of top components to overlap, besides 5, 10 and 20.
         on_scores: called with the scores of every method as they are finished.
         options: as in `assay.measure`.
@@ -72,6 +72,8 @@ def compare(
     Raises:
         OptionError: a method that cannot be compared with patching; otherwise as `assay.measure`.
     """
+    if isinstance(methods, str):
+        methods = parse_methods(methods)
     chosen = [parse_method(method) if isinstance(method, str) else method for method in methods]
     require_comparable(chosen, k)
     exact = measure(EXACT, model, pairs, **options)

@@ -181,7 +181,7 @@ def test_both_answers_of_an_example_see_one_resampled_prompt(monkeypatch: pytest
 
     def watch(self: Resampled, *args: object) -> None:
         normal(self, *args)
-        for (clean, corrupted), ids in self.drawn.items():
+        for (_, clean, corrupted), ids in self.drawn.items():
             length = next(
                 len(ids_of(p.clean)) for p in pairs if clean[: len(ids_of(p.clean))] == tuple(ids_of(p.clean))
             )

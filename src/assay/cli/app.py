@@ -55,7 +55,7 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ending:
         if ending.code == INTERRUPTED:
-            errors.print("Interrupted. What was finished is kept; the same command goes on.")
+            errors.print("Interrupted. Whatever shards were finished are kept; the same command goes on.")
         raise
     except Exception as error:
         _show_traceback_if_asked()

@@ -12,6 +12,7 @@ import typer
 from assay.cli.console import make_console
 from assay.errors import OptionError
 from assay.report import print_finished
+from assay.report.comparison import print_comparison, read_comparison
 from assay.scores import Scores
 from assay.screening import KIND, ScreenedScores
 from assay.store.files import read_run_json
@@ -25,7 +26,14 @@ def show(
     """Print a finished run."""
     if top < 1:
         raise OptionError(f"--top must be at least 1, not {top}.")
-    screened = read_run_json(folder).get("kind") == KIND
+    run = read_run_json(folder)
+    if run.get("kind") == "comparison":
+        if as_json:
+            print(json.dumps(run, indent=2, ensure_ascii=False))
+        else:
+            print_comparison(make_console(), read_comparison(run), run["request"]["k"])
+        return
+    screened = run.get("kind") == KIND
     scores = ScreenedScores.load(folder) if screened else Scores.load(folder)
     if as_json:
         print(json.dumps(_as_json(scores, top), indent=2, ensure_ascii=False))

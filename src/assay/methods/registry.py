@@ -59,6 +59,9 @@ def method_named(name: str, **parameters: Any) -> Method:
     given = {key: value for key, value in parameters.items() if value is not None}
     for key in given:
         takers = [other for other in METHODS.values() if key in parameters_of(other)]
+        if not takers:
+            known = ", ".join(parameters_of(method)) or "none"
+            raise OptionError(f"{name} has no option {key!r}. It takes: {known}.")
         if method not in takers:
             names = " or ".join(taker.name for taker in takers)
             raise OptionError(f"--{key.replace('_', '-')} is only for --method {names}.")

@@ -24,8 +24,8 @@ from assay.store.files import SCHEMA_VERSION, SCRATCH
 def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> None:
     """One line a method."""
     table = Table(box=None, pad_edge=False)
-    columns = ("top-5 error", "L1 error", "Pearson", "Spearman", f"top {k}", "wrong sign", "passes", "backward", "s")
-    table.add_column("method", overflow="fold")
+    columns = ("top-5", "L1", "r", "rho", f"top {k}", "sign", "passes", "bwd", "s")
+    table.add_column("method", overflow="fold", min_width=24)
     for name in columns:
         table.add_column(name, justify="right")
     for row in found:
@@ -35,8 +35,11 @@ def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> N
         table.add_row(escape(row.method), *cells, *cost)
     console.print(table)
     console.print(
-        "Errors are against exhaustive activation patching. passes: forward-equivalents, baseline included. backward: "
-        "backward passes per component, the unit of arXiv 2606.09899, in which exact patching is free.",
+        "All against exhaustive activation patching. top-5: |estimate - exact| / |exact| of a prompt's five largest "
+        "exact effects, median prompt. L1: summed absolute error over summed absolute effect. r, rho: Pearson and "
+        f"Spearman of the means over prompts. top {k}: share of the {k} largest that are among the exact ones'. sign: "
+        "share with the wrong sign (n/a for absolute estimates). passes: forward-equivalents, baseline included. bwd: "
+        "backward passes per component, the unit of arXiv 2606.09899, in which exact patching is free. s: seconds.",
         style="dim",
     )
     for row in found:

@@ -75,6 +75,7 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
     """Question, answer, the largest components, cost and where it is kept."""
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
     console.print(escape(words.answer(scores)))
+    console.print(escape(words.method(scores)), style="dim")
     console.print(escape(words.meaning(scores)), style="dim")
     for warning in words.cautions(scores):
         console.print(escape(warning), style="yellow")

@@ -6,6 +6,7 @@ import numpy as np
 
 from assay.data.baseline import Baseline, standard_error
 from assay.data.pairs import Answer, PromptPairs
+from assay.methods.registry import METHODS, PARAMETERS
 from assay.model import Model
 from assay.scores import Scores
 
@@ -59,6 +60,14 @@ def answer(scores: Scores) -> str:
         f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
         f"the largest is {first} with {value:+.3g} {scores.unit} ({how}{doubt})."
     )
+
+
+def method(scores: Scores) -> str:
+    """What was done, with its parameters."""
+    given = [f"{name} {scores.configuration[name]}" for name in PARAMETERS if name in scores.configuration]
+    named = f"{scores.method} ({', '.join(given)})" if given else scores.method
+    known = METHODS.get(scores.method)
+    return f"Method {named}: {known.description}." if known else f"Method {named}."
 
 
 def has_shares(scores: Scores) -> bool:

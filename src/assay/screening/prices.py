@@ -55,5 +55,4 @@ class Prices:
 
     def estimates(self, probes: int) -> float:
         """First order and curvature of all components of one kind."""
-        # Without equal beginnings worth it, the graph is made from the first position on.
-        return 2 * self.recordings + self.gradient + probes * self.probe
+        return self.recordings + self.gradient + probes * self.probe

@@ -161,7 +161,11 @@ def read_run_json(folder: Path) -> dict[str, Any]:
         run = json.loads((folder / "run.json").read_text("utf-8"))
     except FileNotFoundError as error:
         if (folder / UNFINISHED[0]).is_file():
-            raise StoreError(f"The run in {folder} is not finished. Give the command that began it again.") from error
+            kept = len(list((folder / "shards").glob("*.safetensors")))
+            raise StoreError(
+                f"The run in {folder} is not finished: {kept} shards are there; its {UNFINISHED[0]} says of what. "
+                "Give the command that began it again, unless it is still running."
+            ) from error
         raise StoreError(f"{folder} is not a run folder: it has no run.json.") from error
     except (OSError, ValueError) as error:
         raise StoreError(f"{folder / 'run.json'} is damaged: {error}") from error
