@@ -1,4 +1,4 @@
-"""Can the model do the task at all? Measured by plain forward passes, before anything is attributed."""
+"""Can the model do the task at all? Measured before anything is attributed, and held against plain forward passes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def measure_baseline(
     cost: CostMeter,
     recorded: Callable[[Batch], Recorded] | None = None,
 ) -> tuple[Baseline, list[Batch], list[PlainRuns]]:
-    """Run every clean and corrupted prompt once, as Hugging Face would, with the user's attention and hooks.
+    """Measure every clean and corrupted prompt once, by plain passes with the user's own attention and hooks.
 
     Args:
         recorded: gives runs of assay's own, to be read instead. Then only the first pair of the longest prompts is

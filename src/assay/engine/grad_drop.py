@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from assay.engine.gradients import read_objective, require_dependence, unscaled
 from assay.engine.response import Response
-from assay.model.recording import as_units, record
-from assay.sites import KINDS
+from assay.model.recording import as_units
 
 
 def gradients_dropping(
@@ -26,11 +26,10 @@ def gradients_dropping(
     response.require_differentiable()
     model, batch, cost = response.model, response.batch, response.cost
     places = sorted(wanted)
-    recording = record(model, batch.base, gradients=True, keep={site for site, _ in places if KINDS[site].of_mlp})
-    cost.forward(batch.rows, batch.positions, model.n_layers)
+    recording, start = response.record_graph()
     tensors, factors = zip(*(recording.graph_tensor(*place) for place in places), strict=True)
     with model.frozen(), torch.enable_grad():
-        _, total, scale = read_objective(model, recording.residuals[-1], batch, response.metric)
+        _, total, scale = read_objective(model, recording.residuals[-1], batch, response.metric, start=start)
     for layer in dropped:
         cut = [] if layer is None else [recording.attentions[layer], recording.mlps[layer]]
         handles = [tensor.register_hook(torch.zeros_like) for tensor in cut]  # type: ignore[no-untyped-call]
@@ -40,11 +39,12 @@ def gradients_dropping(
         finally:
             for handle in handles:
                 handle.remove()
-        cost.backward(batch.rows, batch.positions, model.n_layers)
+        cost.backward(batch.rows, batch.positions - start, model.n_layers)
         found = {}
         for place, gradient, factor in zip(places, gradients, factors, strict=True):
             require_dependence(*place, found=gradient is not None)
             if place in (("attention", layer), ("mlps", layer)):
                 gradient = torch.zeros_like(gradient)  # autograd takes it before the hook cuts it
-            found[place] = unscaled(as_units(place[0], gradient), scale) * factor
+            of_units = unscaled(as_units(place[0], gradient), scale) * factor
+            found[place] = F.pad(of_units, (0, 0, 0, 0, start, 0))  # nothing is patched before
         yield found

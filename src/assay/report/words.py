@@ -139,7 +139,7 @@ def shown(answer: Answer | None) -> str:
 def cost(scores: Scores) -> str:
     spent = scores.cost
     seconds = sum(spent["seconds"].values())
-    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's 2 included), {seconds:.1f} s"
+    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {seconds:.1f} s"
     if spent["interventions"]:
         line += f", {spent['interventions']} patched sequences"
     return line
