@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from assay.cli import options
 from assay.cli.console import make_console
+from assay.cli.running import TaskPrompts
 from assay.comparison import EXACT, compare, describe_method, parse_methods, require_comparable
-from assay.data import PromptPairs
+from assay.data.encoding import require_align
 from assay.data.metrics import metric_named
-from assay.data.readers import open_prompts
-from assay.data.tasks import DEFAULT_PAIRS, TASKS, make_pairs, require_task
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.errors import OptionError
 from assay.methods.registry import METHODS
@@ -33,30 +33,35 @@ from assay.store.files import read_run_json
 
 
 def compare_methods(
-    model: Annotated[str, typer.Argument(help="Folder, GGUF file, hub id or short name.", show_default=False)],
-    task: Annotated[str, typer.Option(help="A name (assay list tasks) or a file of prompt pairs.", show_default=False)],
+    model: options.Model,
+    task: options.Task,
     methods: Annotated[
         str, typer.Option(help="Such as attribution-patching,hvp,ms-hvp:segments=2,hvp-sampled:probes=16.")
     ] = "attribution-patching,hvp,ms-hvp,hvp-sampled,integrated-gradients",
-    sites: Annotated[str, typer.Option(help="See assay list sites.")] = "heads",
+    sites: options.Sites = "heads",
     k: Annotated[int, typer.Option(help="Overlap of the k largest components.")] = 10,
-    n: Annotated[int | None, typer.Option(help=f"Prompt pairs (default {DEFAULT_PAIRS}; of a file: all).")] = None,
-    seed: Annotated[int, typer.Option(help="Of everything drawn.")] = 0,
-    metric: Annotated[str | None, typer.Option(help="See assay list metrics. Default: the task's.")] = None,
-    direction: Annotated[str | None, typer.Option(help="denoise (default) or noise.")] = None,
-    corruption: Annotated[str | None, typer.Option(help="Of ioi: abc (default), swap, random-token.")] = None,
-    length: Annotated[int | None, typer.Option(help="Of sort, reverse and induction.")] = None,
-    relation: Annotated[str | None, typer.Option(help="Of facts.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Of sentiment.")] = None,
-    operation: Annotated[str | None, typer.Option(help="Of arithmetic.")] = None,
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32 or float64 for second derivatives.")] = "float32",
-    device: Annotated[str, typer.Option(help="A torch device.")] = "cpu",
-    memory: Annotated[str, typer.Option(help="Working memory beyond the weights; sets batch sizes.")] = DEFAULT_MEMORY,
-    force: Annotated[bool, typer.Option(help="Go on although the model cannot do the task.")] = False,
+    n: options.Number = None,
+    seed: options.Seed = 0,
+    metric: options.MetricName = None,
+    direction: options.DirectionName = None,
+    corruption: options.Corruption = None,
+    length: options.Length = None,
+    relation: options.Relation = None,
+    kind: options.TaskKind = None,
+    operation: options.Operation = None,
+    columns: options.Columns = None,
+    template: options.Template = None,
+    align: options.AlignName = "reject",
+    chat: options.Chat = False,
+    dtype: options.Dtype = "float32",
+    device: options.Device = "cpu",
+    memory: options.Memory = DEFAULT_MEMORY,
+    force: options.Force = False,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/compare-TASK-HASH.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Hold METHODS against exhaustive exact patching: how far off is each, and what does it cost?"""
+    given = dict(locals())
     chosen = parse_methods(methods)
     require_comparable(chosen, k)
     require_direction(METHODS[EXACT], direction)
@@ -68,18 +73,14 @@ def compare_methods(
         if dtype in DTYPES and method.second_order and DTYPES[dtype].itemsize < 4:
             raise OptionError(f"{method.name} takes second derivatives, which need --dtype float32 or float64.")
     parse_memory(memory)
-    options = {"corruption": corruption, "length": length, "relation": relation, "kind": kind, "operation": operation}
-    require_task(task, n, columns=None, template=None, **options)
-    source = None if task in TASKS else open_prompts(task)
-    given = {name: value for name, value in options.items() if value is not None}
-    what = (
-        {"name": task, "n": n or DEFAULT_PAIRS, **TASKS[task].defaults, **given} if source is None else source.options
-    )
+    require_align(align)
+    prompts = TaskPrompts(given)
     request: dict[str, Any] = {
         "command": "compare",
         "model": fingerprint(model),
-        "task": what,
-        "n": n,
+        "task": prompts.description,
+        "align": align,
+        "chat": chat,
         "methods": [describe_method(method) for method in chosen],
         "direction": require_direction(METHODS[EXACT], direction),
         "sites": sites,
@@ -90,7 +91,7 @@ def compare_methods(
         "device": device,
         "force": force,
     }
-    folder = out or Path("runs") / f"compare-{source.task if source else task}-{configuration_hash(request)}"
+    folder = out or Path("runs") / f"compare-{prompts.name}-{configuration_hash(request)}"
     console = make_console()
     if finished_run(folder, request):
         found = read_comparison(read_run_json(folder))
@@ -101,12 +102,10 @@ def compare_methods(
         loaded = load(model, dtype=dtype, device=device)
         if not as_json:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
-        pairs: PromptPairs = (
-            source.pairs(loaded, seed, n) if source else make_pairs(loaded, task, n or DEFAULT_PAIRS, seed, **options)
-        )
+        pairs = prompts.pairs(loaded)
         exact, found = compare(
             loaded, pairs, chosen, k=k, sites=sites, metric=metric, direction=direction,  # type: ignore[arg-type]
-            memory=memory, seed=seed, force=force, progress=True,
+            memory=memory, seed=seed, align=align, chat=chat, force=force, progress=True,  # type: ignore[arg-type]
         )  # fmt: skip
         run = {"request": request, "configuration": exact.configuration, "provenance": exact.provenance}
         write_comparison(folder, found, run)

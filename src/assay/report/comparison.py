@@ -25,12 +25,14 @@ def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> N
     """One line a method."""
     table = Table(box=None, pad_edge=False)
     columns = ("top-5", "L1", "r", "rho", f"top {k}", "sign", "passes", "bwd", "s")
-    table.add_column("method", overflow="fold", min_width=24)
+    table.add_column("method", overflow="fold", min_width=22)
     for name in columns:
         table.add_column(name, justify="right")
     for row in found:
         shown = (row.top_error, row.l1_error, row.pearson, row.spearman, row.overlap[k], row.sign_errors)
-        cells = ["n/a" if value is None else f"{value:.3f}" for value in shown]
+        digits = (3, 3, 3, 3, 2, 2)  # eighty columns hold no more
+        pairs = zip(shown, digits, strict=True)
+        cells = ["n/a" if value is None else f"{value:.{count}f}" for value, count in pairs]
         cost = (f"{row.forward_equivalents:.1f}", f"{row.backward_passes:.3g}", f"{row.seconds:.1f}")
         table.add_row(escape(row.method), *cells, *cost)
     console.print(table)
