@@ -23,7 +23,7 @@ from assay.store.files import SCHEMA_VERSION, SCRATCH
 
 def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> None:
     """One line a method."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     columns = ("top-5", "L1", "r", "rho", f"top {k}", "sign", "passes", "bwd", "s")
     table.add_column("method", overflow="fold", min_width=22)
     for name in columns:
