@@ -273,7 +273,7 @@ def select(model: Model, sites: str | Selection) -> Selection:
             part = components_of(model, kind)
             if (first, end) != (0, None):
                 part = part.layers(first, model.n_layers if end is None else end)
-            chosen = chosen + part.at(position)
+            chosen = chosen + (part if position is None else part.at(position))
     if len(set(chosen)) != len(chosen) or not chosen:
         raise OptionError(f"--sites {sites!r} names {'a component twice' if chosen else 'nothing'}.")
     return chosen

@@ -85,10 +85,11 @@ class Workbench:
                     self.measured[shard.batch] = self._measure(self.batches[shard.batch])
             with cost.stage(self.method.name):
                 values = self._compute(shard, *self.measured[shard.batch])
-        for number, of_rows in zip(shard.components * self.method.outputs, values, strict=True):
-            if not np.isfinite(of_rows).all():
-                name = self.setting.components[number].name
-                raise InterventionError(f"The {self.method.name} value of {name} is not finite; check the weights.")
+        finite = np.isfinite(values).all(axis=1)
+        if not finite.all():
+            number = (shard.components * self.method.outputs)[int(finite.argmin())]
+            name = self.setting.components[number].name
+            raise InterventionError(f"The {self.method.name} value of {name} is not finite; check the weights.")
         return Computed(values, asdict(cost.since(before)))
 
     def _compute(self, shard: Shard, batch: Batch, plain: PlainRuns) -> np.ndarray:
