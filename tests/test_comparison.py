@@ -112,6 +112,26 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     stored = json.loads((tmp_path / "folder" / "run.json").read_text())
     assert len(stored["methods"]) == 3
     assert "finished already" in run()
-    again = json.loads(run("--json"))
-    assert again == stored["methods"]
+    assert json.loads(run("--json")) == stored
+    exact = assay.measure("activation-patching", (model := assay.load("sequence-sort")), assay.tasks.sort(model, n=4))
+    assert (stored["schema_version"], stored["kind"]) == (1, "comparison")
+    for name, value in (("direction", "denoise"), ("metric", "log-prob-diff"), ("unit", "nats"), ("examples", 4)):
+        assert stored[name] == value
+    assert stored["components"] == 16
+    assert stored["baseline"]["difference"] == pytest.approx(exact.baseline.difference)
+    assert stored["baseline"]["per_example"]["clean"] == pytest.approx(exact.baseline.clean.tolist())
+    shown = [printed, run()]
+    monkeypatch.setattr("sys.argv", ["assay", "show", "folder"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    shown.append(capsys.readouterr().out)
+    for text in shown:
+        assert "Baseline (unpatched prompts)" in text
+        assert f"{exact.baseline.clean.mean():+.4g}" in text
+        assert "16 components, 4 prompt pairs, direction denoise" in text
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_precision_says_nothing_of_backward_passes_beforehand() -> None:
+    _, found = assay.compare(wrapped("gpt2"), random_pairs(2), ["hvp-sampled:precision=0.9"], sites="heads", force=True)
+    assert found[1].backward_passes is None

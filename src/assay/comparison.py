@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 
-from assay.errors import OptionError
+from assay.errors import OptionError, refuse_unknown
 from assay.methods.method import AnyPairs, MeasureOptions, Method, measure
 from assay.methods.registry import METHODS, method_named
 from assay.model import Model
@@ -43,8 +43,8 @@ class Comparison:
     sign_errors: float | None
     """Share of the components with an exact mean above 1 % of the largest whose estimate has the other sign."""
     forward_equivalents: float
-    backward_passes: float
-    """Per component, as arXiv 2606.09899 counts."""
+    backward_passes: float | None
+    """Per component, as arXiv 2606.09899 counts; None where a precision decides how many."""
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +72,7 @@ def compare(
     Raises:
         OptionError: a method that cannot be compared with patching; otherwise as `assay.measure`.
     """
+    refuse_unknown("compare", options, ("k", "on_scores", *MeasureOptions.__annotations__))
     if isinstance(methods, str):
         methods = parse_methods(methods)
     chosen = [parse_method(method) if isinstance(method, str) else method for method in methods]
@@ -99,6 +100,7 @@ def compared(method: Method, scores: Scores, exact: Scores, k: int, layers: int)
     mean, true_mean = values.mean(1), truth.mean(1)
     large = np.abs(true_mean) > SMALL * np.abs(true_mean).max(initial=0.0)
     total = np.abs(truth).sum()
+    passes = method.backward_passes(scores.components, layers)
     return Comparison(
         method=describe_method(method),
         scale=scale,
@@ -111,7 +113,7 @@ def compared(method: Method, scores: Scores, exact: Scores, k: int, layers: int)
         if method.signed and any(large)
         else None,
         forward_equivalents=scores.cost["forward_equivalents"],
-        backward_passes=method.backward_passes(scores.components, layers) / len(scores.components),
+        backward_passes=None if passes is None else passes / len(scores.components),
         seconds=sum(scores.cost["seconds"].values()),
     )
 

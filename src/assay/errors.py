@@ -45,3 +45,18 @@ def instead_of(name: str, known: Collection[str]) -> str:
     """What to choose instead of an unknown name: the most similar known one, and all of them."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"{f'Did you mean {close[0]!r}? ' if close else ''}Choose one of {', '.join(known)}."
+
+
+def refuse_unknown(what: str, given: Collection[str], known: Collection[str], note: str = "") -> None:
+    """Refuse keyword arguments that a public function does not take.
+
+    Args:
+        what: the function or method.
+        note: where the argument belongs, if that is known; a clause.
+
+    Raises:
+        OptionError: there is one.
+    """
+    for name in given:
+        if name not in known:
+            raise OptionError(f"{what} takes no option {name!r}{note}. {instead_of(name, known)}")

@@ -44,6 +44,10 @@ class Scores:
     estimates_effect: bool
     signed: bool
     baseline: Baseline
+    stderr_probes: np.ndarray | None = None
+    """(C, n) standard error of each value from the spread of its random probes; None where nothing is drawn."""
+    gap: np.ndarray | None = None
+    """(C, n) completeness gap: value - exact effect; None where it was not asked for."""
     cost: dict[str, Any] = field(default_factory=dict)
     configuration: dict[str, Any] = field(default_factory=dict)
     """Everything that determines the numbers."""
@@ -63,13 +67,21 @@ class Scores:
         return importance
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per component: keys, mean effect, importance, standard error over prompts, verdict."""
+        """One row per component: keys, mean effect, importance, standard error over prompts, verdict.
+
+        Where there are any, also ``stderr_probes``, the standard error of the mean from the probes alone (part of
+        ``stderr_prompts`` already, since each prompt has its own), and ``gap``, the mean completeness gap.
+        """
         n = self.values.shape[1]
         error = self.values.std(axis=1, ddof=1) / n**0.5 if n > 1 else np.full(len(self.values), np.nan)
         frame = self._keys()
         frame["mean"] = self.values.mean(1)
         frame["importance"] = self.importance
         frame["stderr_prompts"] = error
+        if self.stderr_probes is not None:
+            frame["stderr_probes"] = np.sqrt((self.stderr_probes**2).sum(1)) / n
+        if self.gap is not None:
+            frame["gap"] = self.gap.mean(1)
         for name in ("lower", "upper"):
             frame[name] = frame["mean"] if self.exact else np.nan
         frame["reliability"] = np.nan
@@ -97,6 +109,7 @@ class Scores:
         frame = self.to_pandas().iloc[order].reset_index(drop=True)
         frame.insert(0, "component", [self.components[i].name for i in order])
         columns = ["component", "importance", "stderr_prompts", "verdict", "mean", "site", "layer", "unit", "position"]
+        columns[3:3] = [name for name in BESIDE if name in frame]
         if not self.exact:
             columns += ["lower", "upper", "reliability"]
         return frame[[name for name in columns if name == "stderr_prompts" or not frame[name].isna().all()]]
@@ -128,15 +141,10 @@ class Scores:
             "kind": "scores",
             **{name: getattr(self, name) for name in SAVED_FIELDS},
             "task": {"name": self.pairs.task, "metric": self.pairs.metric, "options": self.pairs.options},
-            "baseline": {
-                "clean": float(self.baseline.clean.mean()),
-                "corrupted": float(self.baseline.corrupted.mean()),
-                "difference": self.baseline.difference,
-                "clean_right": float(self.baseline.clean_right.mean()),
-                "corrupted_right": float(self.baseline.corrupted_right.mean()),
-            },
+            "baseline": self.baseline.summary(),
         }
         tensors = {f"baseline.{name}": np.asarray(array, np.float64) for name, array in vars(self.baseline).items()}
+        tensors |= {f"scores.{name}": array for name in BESIDE if (array := getattr(self, name)) is not None}
         return RunFiles(run, self.per_example(), self.to_pandas(), self.pairs.to_records(), tensors)
 
     @classmethod
@@ -168,11 +176,13 @@ class Scores:
             for name, array in files.tensors.items()
             if name.startswith("baseline.")
         }
+        beside: dict[str, Any] = {name: files.tensors.get(f"scores.{name}") for name in BESIDE}
         scores = cls(
             components=components,
             values=files.scores["value"].to_numpy(np.float64).reshape(len(components), len(pairs)),
             pairs=PromptPairs(pairs, task["name"], task["metric"], task["options"]),
             baseline=Baseline(**baseline),
+            **beside,
             **{name: files.run[name] for name in SAVED_FIELDS},
             **cls._further_fields(files),
         )
@@ -188,6 +198,9 @@ class Scores:
         """The files must say what this object would write."""
         if not np.isfinite(self.values).all():
             raise ValueError("a value is not finite")
+        beside = {name: array for name in BESIDE if (array := getattr(self, name)) is not None}
+        if any(array.shape != self.values.shape or not np.isfinite(array).all() for array in beside.values()):
+            raise ValueError(f"{' or '.join(beside)} is not one finite number per value")
         if any(array.shape != (len(self.pairs),) for array in vars(self.baseline).values()):
             raise ValueError("the baseline is not one value per prompt")
         if self.direction not in ("denoise", "noise", "ablation"):
@@ -229,6 +242,8 @@ class Scores:
         return f"<p>{html.escape(repr(self))}</p>{table}"
 
 
+BESIDE = ("stderr_probes", "gap")
+"""What some methods give beside each value."""
 SAVED_FIELDS = (
     "method", "direction", "metric", "unit", "exact", "estimates_effect", "signed", "cost", "configuration",
     "provenance", "request",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import assay
@@ -9,7 +11,7 @@ from assay.data.encoding import require_align
 from assay.data.metrics import metric_named
 from assay.data.tasks import require_task
 from assay.errors import AssayError, DataError, ModelError, OptionError
-from assay.methods.registry import method_named
+from assay.methods.registry import METHODS, method_named
 from assay.methods.requirements import require_direction
 from assay.sites import parse, require_position
 
@@ -102,3 +104,28 @@ def test_advice_is_for_python_too(sorter: assay.Model) -> None:
         assay.zero_ablation(sorter, [pair], metric=mine)
     with pytest.raises(DataError, match=r"needs. Give one, or use --metric log-prob \(in Python: metric=\)"):
         assay.zero_ablation(sorter, [pair], metric="log-prob-diff")
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "path-patching"])
+def test_unknown_keyword_arguments_are_refused_alike(method: str, sorter: assay.Model) -> None:
+    function = getattr(assay, "random_scores" if method == "random" else method.replace("-", "_"))
+    for call in (function, partial(assay.measure, method)):
+        with pytest.raises(OptionError, match=f"^{method} takes no option 'site'. Did you mean 'sites'. Choose one of"):
+            call(sorter, assay.tasks.sort(sorter, n=1), site="heads")
+        with pytest.raises(OptionError, match=f"^{method} takes no option 'receivers'; it is one of path-patching"):
+            call(sorter, assay.tasks.sort(sorter, n=1), receivers="logits")
+
+
+def test_unknown_keyword_arguments_are_refused_by_all_public_functions(sorter: assay.Model) -> None:
+    pairs = assay.tasks.sort(sorter, n=1)
+    for call, complaint in (
+        (lambda: assay.hvp(sorter, pairs, segments=3), "hvp takes no option 'segments'; it is one of ms-hvp"),
+        (lambda: assay.ms_hvp(sorter, pairs, segment=3), "ms-hvp takes no option 'segment'. Did you mean 'segments'"),
+        (lambda: assay.measure("ms-hvp", sorter, pairs, segments=3), "'segments' is an option of assay.ms_hvp"),
+        (lambda: assay.path_patching(sorter, pairs, "logits", sits="mlps"), "path-patching takes .* mean 'sites'"),
+        (lambda: assay.compare(sorter, pairs, "hvp", segments=3), "compare takes no option 'segments'. Choose one of"),
+        (lambda: assay.screen(sorter, pairs, levle=0.9), "screen takes no option 'levle'. Did you mean 'level'"),
+        (lambda: assay.response_curve(sorter, pairs, "L0H0", point=3), "response_curve .* Did you mean 'points'"),
+    ):
+        with pytest.raises(OptionError, match=complaint):
+            call()

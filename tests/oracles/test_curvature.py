@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import assay
+from assay.data import PromptPair, PromptPairs
 from assay.data.encoding import encode
 from assay.data.metrics import METRICS
 from assay.engine import curvature
@@ -20,7 +21,7 @@ from assay.engine.response import Response
 from assay.engine.savings import NO_SAVING
 from assay.errors import OptionError
 from assay.sites import KINDS, Selection, components_of, select
-from conftest import random_pairs, wrapped
+from conftest import random_pairs, words, wrapped
 from families import EXPERTS, TINY
 
 # Gemma 2 has post-norms and a softcap, GPT-NeoX and Phi parallel blocks, gpt-oss sinks, Granite multipliers.
@@ -261,3 +262,16 @@ def test_a_probe_costs_a_forward_and_a_backward_pass() -> None:
     now = np.array([response.cost.layer_tokens_forward, response.cost.layer_tokens_backward])
     run = response.batch.positions - response.start
     assert ((now - spent) == 6 * run * response.model.n_layers).all()
+
+
+def test_rows_of_one_example_have_probes_of_their_own() -> None:
+    """Right and wrong answer may differ in their last token only; then both rows run the same tokens."""
+    pairs = PromptPairs((PromptPair(words([1, 2]), words([3, 2]), " w5 w6", " w5 w7"),), metric="log-prob-diff")
+    metric = METRICS["log-prob-diff"]
+    model = wrapped("llama")
+    (batch,) = make_batches(model, encode(model, pairs, metric), "denoise", 1 << 30)
+    assert (batch.base[0] == batch.base[1]).all()
+    response = Response(model, batch, metric, select(model, "heads"))
+    kind = curvature._Kind(response, "heads", [each[1:] for each in response.deltas()])
+    signs = torch.stack([kind._signs(number, 0) for number in range(50)])
+    assert abs((signs[:, :, 0] * signs[:, :, 1]).mean()) < 0.2

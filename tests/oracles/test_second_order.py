@@ -17,7 +17,7 @@ from assay.engine.batches import make_batches
 from assay.engine.response import Response
 from assay.errors import OptionError
 from assay.methods import METHODS
-from assay.methods.integrated_gradients import RULES, completeness_gap, quadrature
+from assay.methods.integrated_gradients import RULES, completeness_gap, integral, quadrature
 from assay.methods.integrated_hessians import weights
 from assay.methods.registry import method_named
 from assay.sites import Component, select
@@ -96,7 +96,7 @@ def test_errors_fall_with_the_order_of_each_rule() -> None:
     for rule, expected in (("left", 1), ("right", 1), ("midpoint", 2), ("trapezoid", 2)):
         assert order("integrated-gradients", "steps", 41, 161, rule=rule) == pytest.approx(expected, abs=0.2)
     assert abs(estimate("integrated-gradients", curve, rule="gauss-legendre", steps=8) - truth) < 1e-9
-    gap = completeness_gap(curve, "left", 4)
+    gap = completeness_gap(curve, integral(curve, "left", 4))
     expected = estimate("integrated-gradients", curve, rule="left", steps=4) - truth
     assert gap[0, 0].item() == pytest.approx(expected)
 
@@ -273,6 +273,16 @@ def gradient_at_neurons(response: Response) -> Tensor:
     answer, wrong = response.batch.targets.pair[0, 0]
     (gradient,) = torch.autograd.grad(logits[answer] - logits[wrong], kept)
     return gradient.reshape(-1, gradient.shape[-1])
+
+
+@pytest.mark.parametrize("sites", ["neurons-pre", "neurons-pre@last"])
+def test_local_curvature_runs_from_the_first_difference_on(sites: str) -> None:
+    model, pairs = wrapped("llama"), random_pairs(3)
+    found, whole = (assay.local_curvature(model, pairs, sites=sites, skip=skip, force=True) for skip in (True, False))
+    np.testing.assert_allclose(found.values, whole.values, rtol=0, atol=1e-11)
+    assert np.abs(whole.values).max() > 1e-3
+    for passes in ("layer_tokens_forward", "layer_tokens_backward"):
+        assert found.cost[passes] < whole.cost[passes]
 
 
 def test_local_curvature_is_for_neurons_before_their_activation() -> None:

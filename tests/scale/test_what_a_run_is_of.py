@@ -21,6 +21,7 @@ from assay.methods import METHODS
 from assay.methods.method import Method
 from assay.methods.ms_hvp import method_with
 from assay.methods.own_code import own_code
+from assay.methods.registry import method_named
 from assay.store import unfinished
 from conftest import random_pairs, wrapped
 
@@ -113,6 +114,7 @@ def twice(response: object, setting: object) -> Tensor:
     [
         *METHODS.values(),
         method_with(segments=3),
+        method_named("integrated-gradients", gap=True),
         replace(method_with(segments=3), compute=twice),
         replace(METHODS["activation-patching"], name="twice", compute=twice),
     ],

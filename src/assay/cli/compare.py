@@ -25,7 +25,7 @@ from assay.methods.requirements import (
 )
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
-from assay.report.comparison import print_comparison, read_comparison, write_comparison
+from assay.report.comparison import print_comparison, print_setting, read_comparison, setting_of, write_comparison
 from assay.scores import configuration_hash
 from assay.sites import Component, Selection, parse
 from assay.store import finished_run, require_writable
@@ -94,7 +94,6 @@ def compare_methods(
     folder = out or Path("runs") / f"compare-{prompts.name}-{configuration_hash(request)}"
     console = make_console()
     if finished_run(folder, request):
-        found = read_comparison(read_run_json(folder))
         if not as_json:
             console.print(f"This comparison is finished already. Folder: {escape(str(folder))}", style="dim")
     else:
@@ -107,10 +106,12 @@ def compare_methods(
             loaded, pairs, chosen, k=k, sites=sites, metric=metric, direction=direction,  # type: ignore[arg-type]
             memory=memory, seed=seed, align=align, chat=chat, force=force, progress=True,  # type: ignore[arg-type]
         )  # fmt: skip
-        run = {"request": request, "configuration": exact.configuration, "provenance": exact.provenance}
-        write_comparison(folder, found, run)
+        kept = {"request": request, "configuration": exact.configuration, "provenance": exact.provenance}
+        write_comparison(folder, found, {**setting_of(exact), **kept})
+    run = read_run_json(folder)
     if as_json:
-        print(json.dumps([row.to_dict() for row in found], indent=2))
+        print(json.dumps(run, indent=2, ensure_ascii=False))
         return
-    print_comparison(console, found, k)
+    print_setting(console, run)
+    print_comparison(console, read_comparison(run), k)
     console.print(f"Folder: {escape(str(folder))}", style="dim", soft_wrap=True)

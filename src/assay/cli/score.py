@@ -79,6 +79,10 @@ def score(
     steps: Annotated[
         int | None, typer.Option(help="Of integrated-gradients (default 10) and integrated-hessians (default 5).")
     ] = None,
+    gap: Annotated[
+        bool | None,
+        typer.Option("--gap", help="Of integrated-gradients: also what the rule misses; a forward pass per component."),
+    ] = None,
     qk_fix: Annotated[
         bool | None, typer.Option("--qk-fix/--no-qk-fix", help="Of atp-star: queries and keys through the softmax.")
     ] = None,

@@ -12,10 +12,10 @@ import typer
 from assay.cli.console import make_console
 from assay.errors import OptionError
 from assay.report import print_finished
-from assay.report.comparison import print_comparison, read_comparison
+from assay.report.comparison import print_comparison, print_setting, read_comparison
 from assay.scores import Scores
 from assay.screening import KIND, ScreenedScores
-from assay.store.files import read_run_json
+from assay.store.files import SCHEMA_VERSION, read_run_json
 
 
 def show(
@@ -31,7 +31,9 @@ def show(
         if as_json:
             print(json.dumps(run, indent=2, ensure_ascii=False))
         else:
-            print_comparison(make_console(), read_comparison(run), run["request"]["k"])
+            console = make_console()
+            print_setting(console, run)
+            print_comparison(console, read_comparison(run), run["request"]["k"])
         return
     screened = run.get("kind") == KIND
     scores = ScreenedScores.load(folder) if screened else Scores.load(folder)
@@ -46,16 +48,14 @@ def _as_json(scores: Scores, top: int) -> dict[str, Any]:
     frame = scores.top(top)
     records = frame.astype(object).where(pd.notna(frame), None).to_dict("records")
     return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": KIND if isinstance(scores, ScreenedScores) else "scores",
         **(scores.summary() if isinstance(scores, ScreenedScores) else {}),
         "method": scores.method,
         "direction": scores.direction,
         "metric": scores.metric,
         "unit": scores.unit,
-        "baseline": {
-            "clean": float(scores.baseline.clean.mean()),
-            "corrupted": float(scores.baseline.corrupted.mean()),
-            "difference": scores.baseline.difference,
-        },
+        "baseline": scores.baseline.summary(),
         "examples": len(scores.pairs),
         "components": len(scores.components),
         "top": records,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,16 @@ class Baseline:
     @property
     def difference_stderr(self) -> float:
         return standard_error(self.clean - self.corrupted)
+
+    def summary(self) -> dict[str, Any]:
+        """Means over the prompts, for JSON."""
+        means = {name: float(values.mean()) for name, values in vars(self).items()}
+        return {
+            "clean": means.pop("clean"),
+            "corrupted": means.pop("corrupted"),
+            "difference": self.difference,
+            **means,
+        }
 
     @property
     def tells_apart(self) -> bool:

@@ -187,12 +187,18 @@ class _Kind:
         return self._products(products) * signs
 
     def _signs(self, number: int, seed: int) -> Tensor:
-        """(C, rows) of +-1, by the seed and the rows' tokens."""
+        """(C, rows) of +-1, by the seed and the rows' tokens.
+
+        The row of a wrong answer may have the tokens of the right one's, and must not have its signs: the errors of an
+        example's rows add in quadrature.
+        """
         mine = [number for part in self.parts for number in part.numbers]
         signs = np.zeros((len(self.response.components), self.batch.rows))
         kind = list(KINDS).index(self.site)
-        for row, tokens in enumerate(torch.cat([self.batch.base, self.batch.source], dim=1).tolist()):
-            generator = np.random.default_rng([seed, kind, number, *tokens])
+        tokens = torch.cat([self.batch.base, self.batch.source], dim=1).tolist()
+        wrong = (self.batch.targets.sign < 0).long().tolist()
+        for row in range(self.batch.rows):
+            generator = np.random.default_rng([seed, kind, number, *tokens[row], *[1] * wrong[row]])
             signs[mine, row] = generator.integers(0, 2, len(mine)) * 2 - 1
         return torch.from_numpy(signs).to(self.response.model.device)
 

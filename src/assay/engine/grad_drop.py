@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from assay.engine.gradients import read_objective, require_dependence, unscaled
+from assay.engine.gradients import answer_logits, objective_of, require_dependence, unscaled
 from assay.engine.response import Response
 from assay.model.recording import as_units
 
@@ -29,7 +29,8 @@ def gradients_dropping(
     recording, start = response.record_graph()
     tensors, factors = zip(*(recording.graph_tensor(*place) for place in places), strict=True)
     with model.frozen(), torch.enable_grad():
-        _, total, scale = read_objective(model, recording.residuals[-1], batch, response.metric, start=start)
+        logits = answer_logits(model, recording.residuals[-1], batch.targets, response.metric, start)
+        _, total, scale = objective_of(model, response.metric, logits, batch.targets)
     for layer in dropped:
         cut = [] if layer is None else [recording.attentions[layer], recording.mlps[layer]]
         handles = [tensor.register_hook(torch.zeros_like) for tensor in cut]  # type: ignore[no-untyped-call]

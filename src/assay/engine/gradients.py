@@ -51,7 +51,8 @@ def stream_gradients(
         return hand_over
 
     with model.frozen(), torch.enable_grad():
-        values, objective, scale = read_objective(model, recording.residuals[-1], batch, metric, start=start)
+        logits = answer_logits(model, recording.residuals[-1], batch.targets, metric, start)
+        values, objective, scale = objective_of(model, metric, logits, batch.targets)
         for place in sorted(wanted):
             tensor, factor = recording.graph_tensor(*place)
             if tensor.requires_grad:
@@ -81,32 +82,27 @@ def read_metric(
     metric: Metric,
     rows: Tensor | None = None,
     start: int = 0,
-    only_read: bool = True,
 ) -> Tensor:
     """Metric of each sequence from its final residual stream.
 
     Args:
         residual: (N, t, M), positions from ``start`` on.
         rows: (N,) the batch's row of each sequence; the rows in order if None.
-        only_read: compute no logits but those that the metric reads.
 
     Returns:
         (N,) row values.
     """
     targets = batch.targets if rows is None else batch.targets.rows(rows)
-    return metric.values(answer_logits(model, residual, targets, metric, start, only_read), targets)
+    return metric.values(answer_logits(model, residual, targets, metric, start), targets)
 
 
-def read_objective(
-    model: Model,
-    residual: Tensor,
-    batch: Batch,
-    metric: Metric,
-    rows: Tensor | None = None,
-    start: int = 0,
-    only_read: bool = True,
+HALF_SCALE = 1.0
+
+
+def objective_of(
+    model: Model, metric: Metric, logits: Tensor, targets: Targets
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The metric, and a scalar to differentiate once in its place; otherwise as `read_metric`.
+    """The metric of `answer_logits`, and a scalar to differentiate once in its place.
 
     In float16 the gradient of a small metric vanishes on its way back, and that of a large one overflows. There each
     row's gradient at the logits is brought to about `HALF_SCALE` by a power of two, to be divided out by `unscaled`.
@@ -114,16 +110,7 @@ def read_objective(
     Returns:
         (N,) row values, the scalar, and (N,) scales (None: 1).
     """
-    targets = batch.targets if rows is None else batch.targets.rows(rows)
-    logits = answer_logits(model, residual, targets, metric, start, only_read)
-    return objective_of(model, metric.values(logits, targets), logits)
-
-
-HALF_SCALE = 1.0
-
-
-def objective_of(model: Model, values: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As `read_objective`, of row values (N,) and the logits (N, ...) that they were read from."""
+    values = metric.values(logits, targets)
     if model.dtype != torch.float16 or not values.requires_grad or not logits.requires_grad:
         return values, values.sum(), None
     (at_logits,) = torch.autograd.grad(values.sum(), logits)
@@ -141,7 +128,12 @@ def unscaled(gradient: Tensor, scale: Tensor | None) -> Tensor:
 def answer_logits(
     model: Model, residual: Tensor, targets: Targets, metric: Metric, start: int = 0, only_read: bool = True
 ) -> Tensor:
-    """What the metric reads: (N, P, 2) logits of two tokens, or (N, P, V) of the whole vocabulary."""
+    """What the metric reads: (N, P, 2) logits of two tokens, or (N, P, V) of the whole vocabulary.
+
+    Args:
+        residual: (N, t, M), positions from ``start`` on.
+        only_read: compute no logits but those that the metric reads.
+    """
     positions = (targets.positions - start).unsqueeze(-1)
     if model.has_foreign_hooks:
         # A hook on norm or head may treat positions by their number, so both see all positions.

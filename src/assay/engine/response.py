@@ -7,7 +7,7 @@ is a way to know or guess that number from `Response.value`, `.slope` and `.curv
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from functools import cached_property, partial
 
@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from assay.data.metrics import METRICS, Metric
+from assay.data.metrics import METRICS, Metric, Targets
 from assay.engine.baseline import PlainRuns
 from assay.engine.batches import Batch, lane_bytes
 from assay.engine.cost import CostMeter
-from assay.engine.gradients import Place, answer_logits, read_metric, read_objective, stream_gradients, unscaled
+from assay.engine.gradients import Place, answer_logits, objective_of, read_metric, stream_gradients, unscaled
 from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.memory import Portions
 from assay.engine.proofs import require_equal_beginnings, require_same_end, require_same_logits
@@ -112,38 +112,36 @@ class Response:
     @cached_property
     def _source_recording(self) -> Recording:
         if 0 < self.start < self.batch.positions:
-            return joined(self.base, self._record_suffix(self.batch.source), self.start)
+            return joined(self.base, self._record(self.batch.source, self.start), self.start)
         recording = self._record(self.batch.source)
         require_equal_beginnings(self.model, self.base, recording, self._equal_until)
         return recording
 
-    def _record(self, ids: Tensor, *, gradients: bool = False) -> Recording:
-        recording = record(self.model, ids, gradients=gradients, keep=self._keep)
-        self.cost.forward(self.batch.rows, self.batch.positions, self.model.n_layers)
-        return recording
-
-    def _record_suffix(self, ids: Tensor, *, gradients: bool = False) -> Recording:
-        recording = record_suffix(self.model, ids, self.base, self.start, gradients=gradients, keep=self._keep)
-        self.cost.forward(self.batch.rows, self.batch.positions - self.start, self.model.n_layers)
-        return recording
-
-    def record_graph(self) -> tuple[Recording, int]:
-        """The base run with its graph, and the position from which on it was run: nothing before differs."""
-        start = self.start % self.batch.positions
+    def _record(self, ids: Tensor, start: int = 0, *, gradients: bool = False, also: Collection[str] = ()) -> Recording:
+        keep = {*self._keep, *also}
         if start > 0:
-            return self._record_suffix(self.batch.base, gradients=True), start
-        recording = self._record(self.batch.base, gradients=True)
-        self._base = self._base or recording.detached()
-        return recording, 0
+            recording = record_suffix(self.model, ids, self.base, start, gradients=gradients, keep=keep)
+        else:
+            recording = record(self.model, ids, gradients=gradients, keep=keep)
+        self.cost.forward(self.batch.rows, self.batch.positions - start, self.model.n_layers)
+        return recording
+
+    def record_graph(self, also: Collection[str] = ()) -> tuple[Recording, int]:
+        """The base run with its graph, and the position from which on it was run: nothing before differs.
+
+        Args:
+            also: kinds of sites to keep besides those of the components.
+        """
+        start = self.start % self.batch.positions
+        recording = self._record(self.batch.base, start, gradients=True, also=also)
+        if start == 0:
+            self._base = self._base or recording.detached()
+        return recording, start
 
     def part(self, rows: slice) -> Response:
         """The same components for some of the rows."""
         return Response(
-            self.model,
-            self.batch.part(rows),
-            self.metric,
-            self.components,
-            source=self._make_source,
+            self.model, self.batch.part(rows), self.metric, self.components, source=self._make_source,
             savings=self.savings, memory=self.memory, cost=self.cost, advance=self.advance,
         )  # fmt: skip
 
@@ -230,7 +228,7 @@ class Response:
         def of_lanes(lanes: list[Lane], index: tuple[Tensor, Tensor]) -> None:
             strength = strengths[index].requires_grad_(True)
             with torch.enable_grad():
-                _, objective, scale = read_objective(*self._read_from(lanes, strength))
+                _, objective, scale = objective_of(self.model, self.metric, *self._logits(lanes, strength))
             slopes[index] = unscaled(torch.autograd.grad(objective, strength)[0], scale)
             self._charge_backward(lanes)
 
@@ -323,14 +321,15 @@ class Response:
         )
 
     def _run(self, lanes: list[Lane], strength: Tensor) -> Tensor:
-        return read_metric(*self._read_from(lanes, strength))
+        return self.metric.values(*self._logits(lanes, strength))
 
-    def _read_from(self, lanes: list[Lane], strength: Tensor) -> tuple[Model, Tensor, Batch, Metric, Tensor, int, bool]:
-        """The lanes' final residual stream, and what else it takes to read the metric from it."""
+    def _logits(self, lanes: list[Lane], strength: Tensor) -> tuple[Tensor, Targets]:
+        """What the metric reads of the lanes, and what it is told of them."""
         replay = self._replay()
         residual = replay.run(lanes, strength)
-        rows = torch.tensor([lane.row for lane in lanes], device=self.model.device)
-        return self.model, residual, self.batch, self.metric, rows, replay.end_start, self.savings.unembedding
+        targets = self.batch.targets.rows(torch.tensor([lane.row for lane in lanes], device=self.model.device))
+        only_read = self.savings.unembedding
+        return answer_logits(self.model, residual, targets, self.metric, replay.end_start, only_read), targets
 
     def _replay(self) -> Replay:
         return Replay(

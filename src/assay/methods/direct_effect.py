@@ -30,7 +30,7 @@ def direct(response: Response, _: Setting) -> Tensor:
         normed = model.final_norm(at_answers).detach().requires_grad_(True)
         tokens = batch.targets.pair if response.metric.reads == "tokens" else None
         logits = model.logits_of_normed(normed, tokens)
-        objective, scale = objective_of(model, response.metric.values(logits, batch.targets), logits)[1:]
+        objective, scale = objective_of(model, response.metric, logits, batch.targets)[1:]
         gradient = unscaled(torch.autograd.grad(objective, normed)[0], scale)
     with torch.no_grad():
         through_norm = frozen_norm(model.final_norm, at_answers)

@@ -8,7 +8,7 @@ any power with ``gauss-legendre`` where the response is smooth.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -57,13 +57,16 @@ def integral(response: Response, rule: str, steps: int) -> Tensor:
     return torch.stack([weight * response.slope(a).double() for a, weight in quadrature(rule, steps)]).sum(0)
 
 
-def completeness_gap(response: Response, rule: str = "midpoint", steps: int = STEPS) -> Tensor:
+def completeness_gap(response: Response, estimate: Tensor) -> Tensor:
     """(C, R) estimate minus g(1) - g(0): what the rule misses, for one more forward pass per component."""
-    return integral(response, rule, steps) - (response.value(1) - response.base_values).double()
+    return estimate - (response.value(1) - response.base_values).double()
 
 
-def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
+def method_with(rule: str = "midpoint", steps: int = STEPS, gap: bool = False) -> Method:
     """Integrated gradients by a ``rule`` of `RULES` with so many gradients.
+
+    Args:
+        gap: also measure what the rule misses, for one more forward pass per component.
 
     Raises:
         OptionError: an unknown rule, or too few steps for it.
@@ -71,28 +74,46 @@ def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
     points = quadrature(rule, steps)
 
     def integrate(response: Response, _: Setting) -> Tensor:
-        return integral(response, rule, steps)
+        estimate = integral(response, rule, steps)
+        return torch.cat([estimate, completeness_gap(response, estimate)]) if gap else estimate
 
     return Method(
         name="integrated-gradients",
-        description="slope averaged along the patch (--rule midpoint, --steps 10); gradients for each component",
+        description="slope averaged along the patch (--rule midpoint, --steps 10, --gap); gradients for each component",
         source_note="Sundararajan et al., arXiv 1703.01365",
         compute=integrate,
         uses_gradients=True,
         by_component=True,
-        sweeps=steps,
-        arguments={"rule": rule, "steps": steps},
+        outputs=2 if gap else 1,
+        beside=_gap if gap else None,
+        sweeps=steps + gap,
+        arguments={"rule": rule, "steps": steps, **({"gap": True} if gap else {})},
         configure=method_with,
         # The gradient at the base run serves all components.
         backward_passes=lambda components, layers: sum(1 if a == 0 else len(components) for a, _ in points),
     )
 
 
+def _gap(further: np.ndarray) -> dict[str, Any]:
+    return {"gap": further[0]}
+
+
 METHOD = method_with()
 
 
 def integrated_gradients(
-    model: Model, pairs: AnyPairs, *, rule: str = "midpoint", steps: int = STEPS, **options: Unpack[MeasureOptions]
+    model: Model,
+    pairs: AnyPairs,
+    *,
+    rule: str = "midpoint",
+    steps: int = STEPS,
+    gap: bool = False,
+    **options: Unpack[MeasureOptions],
 ) -> Scores:
-    """Integrals of each component's slope by a quadrature ``rule`` (`RULES`); other options as in `assay.measure`."""
-    return measure(method_with(rule, steps), model, pairs, **options)
+    """Integrals of each component's slope by a quadrature ``rule`` (`RULES`); other options as in `assay.measure`.
+
+    Args:
+        gap: also measure the completeness gap, estimate - exact effect, for one more forward pass per component: the
+            scores' ``gap``.
+    """
+    return measure(method_with(rule, steps, gap), model, pairs, **options)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from assay.engine.gradients import read_metric, require_dependence
 from assay.engine.response import Response
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
-from assay.model.recording import record
 from assay.scores import Scores
 
 SITE = "neurons-pre"
@@ -24,23 +24,22 @@ SITE = "neurons-pre"
 
 def with_local_curvature(response: Response, _: Setting) -> Tensor:
     model, batch = response.model, response.batch
-    recording = record(model, batch.base, gradients=True, keep=(SITE, "neurons"))
-    response.cost.forward(batch.rows, batch.positions, model.n_layers)
+    recording, start = response.record_graph(also=("neurons",))
     layers = sorted({component.layer for component in response.components})
     before, after = ([site[layer] for layer in layers] for site in (recording.neurons_pre, recording.neurons))
     with model.frozen(), torch.enable_grad():
-        values = read_metric(model, recording.residuals[-1], batch, response.metric)
+        values = read_metric(model, recording.residuals[-1], batch, response.metric, start=start)
         gradients = torch.autograd.grad(values.sum(), before + after, retain_graph=True, allow_unused=True)
         bends = [_second_derivative(h, x) for h, x in zip(after, before, strict=True)]
-    response.cost.backward(batch.rows, batch.positions, model.n_layers)
+    response.cost.backward(batch.rows, batch.positions - start, model.n_layers)
     estimates = torch.zeros(len(response.components), batch.rows, dtype=torch.float64, device=model.device)
     for _site, layer, delta, numbers in response.deltas():
         i = layers.index(layer)
         slope, at_output = gradients[i], gradients[len(layers) + i]
         require_dependence(SITE, layer, found=slope is not None and at_output is not None)
-        change = delta.squeeze(3).double()
+        change = delta[:, start:].squeeze(3).double()
         terms = slope.double() * change + at_output.double() * bends[i].double() * change.square() / 2
-        estimates[numbers] = response.reduce(terms, numbers)
+        estimates[numbers] = response.reduce(F.pad(terms, (0, 0, start, 0)), numbers)
     response.advance(estimates.numel())
     return estimates
 

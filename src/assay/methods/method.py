@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Never, TypedDict
 
+import numpy as np
 from torch import Tensor
 
 from assay.data.baseline import Baseline
@@ -21,6 +22,7 @@ from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
 from assay.methods.plan import describe_cut, make_plan
 from assay.methods.preparation import prepared
+from assay.methods.requirements import require_known
 from assay.methods.sharded import Computer, require_finished
 from assay.model import Model
 from assay.scores import Scores
@@ -75,8 +77,11 @@ class Method:
     sweeps: int = 1
     """How many times it asks the response for all components; of use for telling the progress."""
     outputs: int = 1
-    """Values of every component: ``compute`` gives (outputs * C, R), one table below the other. More than one is of use
-    inside assay only; such methods are in no list."""
+    """Values of every component: ``compute`` gives (outputs * C, R), one table below the other, each of which adds up
+    over the rows of an example."""
+    beside: Callable[[np.ndarray], dict[str, Any]] | None = None
+    """Makes fields of `Scores` of the tables (outputs - 1, C, n) after the first. Methods with more tables and without
+    this are of use inside assay only; they are in no list."""
     uses_gradients: bool = False
     through_layers: bool = True
     """If it uses gradients: through the layers, not the unembedding alone."""
@@ -99,9 +104,9 @@ class Method:
     """Makes the method with other parameters: its keyword arguments, by the names of the command line's options."""
     second_order: bool = False
     """Takes second derivatives, so half precision is refused."""
-    backward_passes: Callable[[Sequence[Component], int], int] = no_backward_pass
+    backward_passes: Callable[[Sequence[Component], int], int | None] = no_backward_pass
     """For all these components of a model of so many layers: the unit of cost in arXiv 2606.09899, where the product of
-    a Hessian with a vector is two."""
+    a Hessian with a vector is two. None where it is not known beforehand."""
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -187,6 +192,7 @@ def measure(
     jobs: int | None = None,
     run_folder: str | Path | RunFolder | None = None,
     on_baseline: Callable[[Baseline, Metric, str], None] = lambda baseline, metric, why: None,
+    **unknown: Never,
 ) -> Scores:
     """Run a method for every component of the given sites on every pair.
 
@@ -227,6 +233,7 @@ def measure(
         from assay.methods.registry import method_named
 
         method = method_named(method)
+    require_known(method, unknown, MeasureOptions.__annotations__)
     with prepared(
         method,
         model,
@@ -255,7 +262,7 @@ def measure(
         if run.folder is not None:
             run.folder.begin(run.plan(**describe_cut(run.setting.components, shards)))
         computer = Computer(run, measured, cost, by_start=method.by_component, show=progress)
-        (values,) = computer.values(method, shards)
+        values, *further = computer.values(method, shards)
         scores = Scores(
             components=tuple(run.setting.components),
             values=values,
@@ -268,6 +275,7 @@ def measure(
             estimates_effect=method.estimates_effect,
             signed=method.signed,
             baseline=baseline,
+            **(method.beside(np.stack(further)) if method.beside is not None else {}),
             cost=cost.summary(run.layer_tokens),
             configuration=run.configuration,
             provenance=run.provenance(method.source_note),

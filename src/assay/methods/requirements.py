@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from assay.data.metrics import Metric
 from assay.engine.batches import Direction
 from assay.engine.sources import MeanOver
-from assay.errors import ModelError, OptionError, instead_of
+from assay.errors import ModelError, OptionError, instead_of, refuse_unknown
 from assay.model import Model
 from assay.model.quantisation import kind_of
 from assay.sites import Selection
 
 if TYPE_CHECKING:
     from assay.methods.method import Method
+
+
+def require_known(method: Method, given: Collection[str], common: Collection[str]) -> None:
+    """Refuse keyword arguments that `assay.measure` does not take.
+
+    Args:
+        common: options of all methods.
+    """
+    from assay.methods.registry import METHODS, parameters_of
+
+    for name in given:
+        takers = [other.name for other in METHODS.values() if name in parameters_of(other)]
+        if method.name in takers:
+            call = f"assay.{method.name.replace('-', '_')}"
+            raise OptionError(f"assay.measure takes a method as it is; {name!r} is an option of {call}.")
+        note = f"; it is one of {' and '.join(takers)}" if takers else ""
+        refuse_unknown(method.name, [name], (*parameters_of(method), *common), note)
 
 
 def require_defined(method: Method, components: Selection) -> None:

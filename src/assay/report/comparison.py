@@ -9,16 +9,52 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from assay.comparison import Comparison
+from assay.data.baseline import Baseline
 from assay.errors import StoreError
+from assay.report import words
 from assay.report.figures import NEGATIVE, POSITIVE
+from assay.report.terminal import KeptMetric, print_baseline
+from assay.scores import Scores
 from assay.store import require_writable
 from assay.store.files import SCHEMA_VERSION, SCRATCH
+
+
+def setting_of(exact: Scores) -> dict[str, Any]:
+    """What methods were compared on, for ``run.json``."""
+    per_example = {name: values.tolist() for name, values in vars(exact.baseline).items()}
+    return {
+        "direction": exact.direction,
+        "metric": exact.metric,
+        "unit": exact.unit,
+        "examples": len(exact.pairs),
+        "components": len(exact.components),
+        "baseline": {**exact.baseline.summary(), "per_example": per_example},
+    }
+
+
+def print_setting(console: Console, run: dict[str, Any]) -> None:
+    """What methods were compared on, from the content of ``run.json``: metric, baseline, prompts, direction."""
+    if "baseline" not in run:
+        return  # comparisons of before
+    provenance = run["provenance"]
+    arrays = {name: np.array(values) for name, values in run["baseline"]["per_example"].items()}
+    metric = KeptMetric(run["metric"], **provenance["metric"])
+    print_baseline(console, Baseline(**arrays), metric, provenance["metric_chosen_because"])
+    console.print(escape(f"{_on(run)} {words.DIRECTIONS[run['direction']]}"), style="dim")
+
+
+def _on(run: dict[str, Any]) -> str:
+    return (
+        f"{run['components']} components, {run['examples']} prompt pairs, direction {run['direction']}, effects on "
+        f"{run['metric']} in {run['unit']}; clean - corrupted {run['baseline']['difference']:+.4g}."
+    )
 
 
 def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> None:
@@ -33,7 +69,8 @@ def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> N
         digits = (3, 3, 3, 3, 2, 2)  # eighty columns hold no more
         pairs = zip(shown, digits, strict=True)
         cells = ["n/a" if value is None else f"{value:.{count}f}" for value, count in pairs]
-        cost = (f"{row.forward_equivalents:.1f}", f"{row.backward_passes:.3g}", f"{row.seconds:.1f}")
+        passes = "n/a" if row.backward_passes is None else f"{row.backward_passes:.3g}"
+        cost = (f"{row.forward_equivalents:.1f}", passes, f"{row.seconds:.1f}")
         table.add_row(escape(row.method), *cells, *cost)
     console.print(table)
     console.print(
@@ -52,7 +89,7 @@ def print_comparison(console: Console, found: Sequence[Comparison], k: int) -> N
             )
 
 
-def error_against_cost(found: Sequence[Comparison]) -> go.Figure:
+def error_against_cost(found: Sequence[Comparison], title: str = "") -> go.Figure:
     """L1 error and top-5 error against forward-equivalents, exact patching at zero."""
     figure = go.Figure()
     for name, colour, values in (
@@ -72,7 +109,9 @@ def error_against_cost(found: Sequence[Comparison]) -> go.Figure:
         )
     figure.update_xaxes(type="log", title_text="forward-equivalents")
     figure.update_yaxes(rangemode="tozero", title_text="error")
-    return figure.update_layout(height=520, legend={"orientation": "h", "y": 1.1})
+    return figure.update_layout(
+        title={"text": title, "font": {"size": 13}}, height=560, legend={"orientation": "h", "y": 1.1}
+    )
 
 
 def write_comparison(folder: Path, found: Sequence[Comparison], run: dict[str, Any]) -> None:
@@ -93,7 +132,10 @@ def write_comparison(folder: Path, found: Sequence[Comparison], run: dict[str, A
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=SCRATCH))
         try:
             text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-            error_against_cost(found).write_html(scratch / "report.html", include_plotlyjs=True)
+            title = _on(run) if "baseline" in run else ""
+            error_against_cost(found, title.replace("<", "&lt;")).write_html(
+                scratch / "report.html", include_plotlyjs=True
+            )
             (scratch / "run.json").write_text(text, encoding="utf-8")
             scratch.chmod(0o755)
             if folder.is_dir():

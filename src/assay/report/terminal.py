@@ -18,6 +18,10 @@ from assay.report.screening import print_screening
 from assay.scores import Scores
 from assay.screening import ScreenedScores
 
+BESIDE = {"stderr_probes": "± probes", "gap": "gap"}
+FORMATS = {"stderr_probes": ".2g", "gap": "+.2g"}
+"""Columns that only some methods have."""
+
 
 class Described(Protocol):
     """What is shown of a metric: `Metric` itself, or what a run folder keeps of one."""
@@ -76,17 +80,22 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
     console.print(escape(words.answer(scores)))
     console.print(escape(words.method(scores)), style="dim")
-    console.print(escape(words.meaning(scores)), style="dim")
+    for sentence in filter(None, (words.meaning(scores), words.beside(scores))):
+        console.print(escape(sentence), style="dim")
     for warning in words.cautions(scores):
         console.print(escape(warning), style="yellow")
     shares = words.has_shares(scores)
     table = Table(box=None, pad_edge=False)
-    for name in ("#", "component", "importance", "±", *(["of difference"] if shares else []), "verdict"):
+    frame = scores.top(top)
+    beside = {name: title for name, title in BESIDE.items() if name in frame}
+    names = ("#", "component", "importance", "±", *beside.values(), *(["of difference"] if shares else []), "verdict")
+    for name in names:
         table.add_column(name, justify="left" if name in ("component", "verdict") else "right")
-    for rank, row in enumerate(scores.top(top).itertuples(), 1):
+    for rank, row in enumerate(frame.itertuples(), 1):
         error = "n/a" if np.isnan(row.stderr_prompts) else f"{row.stderr_prompts:.2g}"
         share = [f"{row.importance / scores.baseline.difference:+.1%}"] if shares else []
-        table.add_row(str(rank), row.component, f"{row.importance:+.4g}", error, *share, row.verdict)
+        further = [f"{getattr(row, name):{FORMATS[name]}}" for name in beside]
+        table.add_row(str(rank), row.component, f"{row.importance:+.4g}", error, *further, *share, row.verdict)
     console.print(table)
     if (step := words.next_step(scores)) is not None:
         console.print(escape(step), style="yellow")

@@ -99,6 +99,23 @@ def meaning(scores: Scores) -> str:
     )
 
 
+def beside(scores: Scores) -> str | None:
+    """What stands beside the values, where something does."""
+    if scores.stderr_probes is not None:
+        return (
+            "± probes is the standard error that comes from the random probes alone. It is part of ±, and more probes "
+            "(--probes, or --precision) make it smaller."
+        )
+    if scores.gap is not None:
+        effect = np.abs(scores.values - scores.gap).sum()
+        total = f"{np.abs(scores.gap).sum() / effect:.2g}" if effect else "n/a"
+        return (
+            "gap is the completeness gap, estimate - exact effect: all that the rule misses. Its summed absolute value "
+            f"over that of the exact effects, over components and prompts: {total}."
+        )
+    return None
+
+
 def next_step(scores: Scores) -> str | None:
     """What to do about numbers that nothing has checked."""
     if scores.exact or not scores.estimates_effect:

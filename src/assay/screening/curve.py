@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.engine.cost import CostMeter
 from assay.engine.response import Response
-from assay.errors import OptionError
+from assay.errors import OptionError, refuse_unknown
 from assay.methods import METHODS
 from assay.methods.method import AnyPairs, CommonOptions, Method, Setting
 from assay.methods.plan import make_plan
@@ -136,6 +136,7 @@ def response_curve(
         OptionError: no such component, or fewer points or segments than a curve needs.
         AssayError: as `assay.measure`.
     """
+    refuse_unknown("response_curve", options, ("points", "segments", *CommonOptions.__annotations__))
     if points < 2 or segments < 1:
         raise OptionError(f"A response needs 2 points and 1 segment at least, not {points} and {segments}.")
     if isinstance(component, str):

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from assay.data.metrics import Metric
 from assay.engine.batches import DEFAULT_MEMORY, Direction
 from assay.engine.cost import CostMeter
 from assay.engine.curvature import require_probes
-from assay.errors import OptionError
+from assay.errors import OptionError, refuse_unknown
 from assay.methods import METHODS
 from assay.methods.method import AnyPairs, Method
 from assay.methods.plan import make_plan
@@ -117,6 +118,7 @@ def screen(
     jobs: int | None = None,
     run_folder: str | Path | RunFolder | None = None,
     on_baseline: Callable[[Baseline, Metric, str], None] = lambda baseline, metric, why: None,
+    **unknown: Never,
 ) -> ScreenedScores:
     """Find the components of largest absolute mean effect with few exact runs, and give intervals for the others.
 
@@ -137,6 +139,7 @@ def screen(
         OptionError: an option out of range, or a budget that does not reach through the estimates.
         AssayError: as `assay.measure`.
     """
+    refuse_unknown("screen", unknown, [name for name in signature(screen).parameters if name != "unknown"])
     options = Options(top, level, probes, threshold, fix, budget)
     with prepared(
         EXACT,
