@@ -181,7 +181,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(whole: dict[str, by
         ({"memory": "64M"}, "memory: 2G there, 0.0625G now"),
         ({"sites": "heads"}, "sites: heads,mlps,q,residual-post there, heads now"),
         ({"direction": "noise"}, "direction: denoise there, noise now"),
-        ({"metric": "log-prob"}, "metric: kl there, log-prob now"),
+        ({"metric": "log-prob"}, "metric: logit-diff there, log-prob now"),
         ({"skip": False}, "skip: true there, false now"),
         (
             {"method": "zero-ablation"},
