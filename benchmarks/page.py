@@ -25,9 +25,9 @@ BOUNDS = """## What bounds the figures that miss their goals
 - **All neurons of layer 15, exactly.** 1 536 neurons x 16 prompts from layer 15 on, five positions each, need
   about 12 000 GFLOP: 81 s at the rate of a layer's products on this machine. A minute is possible from about
   layer 20 on, or with fewer prompts.
-- **`--jobs 2`.** The command takes about 9 s before it patches anything (imports, loading, the baseline), and a
-  worker about as long again, while the first process only waits; 23 s of patching are halved. Runs of minutes
-  gain more, and the first process could compute as well; it does not yet.
+- **`--jobs 2`.** The command imports, loads, checks and measures the baseline before it patches anything, which
+  more processes do not shorten (workers start at once and load meanwhile); only patching is halved. So a longer
+  run gains more.
 - **A long prompt.** Layers and positions that are left out would allow 23 times. Attention of every patched
   sequence still goes over all 60 keys, which are put together for each of them. Not profiled further.
 - **Neurons by attribution patching.** The passes are the same; the products of 46 080 deltas and gradients, and

@@ -1,31 +1,39 @@
-"""assay: which heads, MLPs and neurons make a language model do this, and how far can the numbers be trusted?"""
+"""assay: which heads, MLPs and neurons make a language model do this, and how far can the numbers be trusted?
 
-from assay import sites
-from assay.comparison import Comparison, compare
-from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
-from assay.errors import AssayError
-from assay.methods import (
-    activation_patching,
-    atp_star,
-    attribution_patching,
-    direct_effect,
-    hvp,
-    hvp_sampled,
-    integrated_gradients,
-    integrated_hessians,
-    local_curvature,
-    mean_ablation,
-    measure,
-    ms_hvp,
-    path_patching,
-    random_scores,
-    resample_ablation,
-    two_point,
-    zero_ablation,
-)
-from assay.model import Model, load
-from assay.scores import Scores
-from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
+Names are imported when the first of them is asked for: torch and transformers take seconds, which ``assay --help`` and
+worker processes do not wait for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from assay import sites
+    from assay.comparison import Comparison, compare
+    from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
+    from assay.errors import AssayError
+    from assay.methods import (
+        activation_patching,
+        atp_star,
+        attribution_patching,
+        direct_effect,
+        hvp,
+        hvp_sampled,
+        integrated_gradients,
+        integrated_hessians,
+        local_curvature,
+        mean_ablation,
+        measure,
+        ms_hvp,
+        path_patching,
+        random_scores,
+        resample_ablation,
+        two_point,
+        zero_ablation,
+    )
+    from assay.model import Model, load
+    from assay.scores import Scores
+    from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
 
 __all__ = [
     "AssayError",
@@ -63,3 +71,16 @@ __all__ = [
     "two_point",
     "zero_ablation",
 ]
+
+_HOMES = ("errors", "model", "sites", "data", "scores", "methods", "comparison", "screening")
+
+if not TYPE_CHECKING:  # a checker would take every name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        for home in _HOMES:
+            module = import_module(f"assay.{home}")
+            if name == home:
+                return module
+            if name in __all__ and name in vars(module):
+                return vars(module)[name]
+        raise AttributeError(f"module 'assay' has no attribute {name!r}")

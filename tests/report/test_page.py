@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import assay
 from assay.data import PromptPair, PromptPairs
-from assay.report import write_page
+from assay.report import words, write_page
 from assay.report.figures import figures
 from assay.report.words import shown
 
@@ -27,6 +28,23 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_page(scores, path)
     return path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"),
+    [
+        (None, "32.0 s"),
+        ((40.0, 1, False), "32.0 s"),
+        ((18.0, 2, False), "32.0 s of computing over 2 processes, 18.0 s by the clock"),
+        ((5.0, 1, True), "32.0 s of computing in all sittings, 5.0 s by the clock in the last"),
+        ((5.0, 4, True), "32.0 s of computing over 4 processes in all sittings, 5.0 s by the clock in the last"),
+    ],
+)
+def test_seconds_of_computing_and_by_the_clock(clock: tuple[float, int, bool] | None, said: str) -> None:
+    cost: dict[str, object] = {"seconds": {"baseline": 2.0, "activation-patching": 30.0}}
+    if clock is not None:
+        cost["clock"] = dict(zip(("seconds", "processes", "went_on"), clock, strict=True))
+    assert words.time(SimpleNamespace(cost=cost)) == said
 
 
 def test_nothing_from_outside_is_markup(page: str) -> None:

@@ -22,7 +22,6 @@ import assay
 from assay.cli import main
 from assay.data.metrics import METRICS
 from assay.errors import ModelError, OptionError, WorkerError
-from assay.methods import sharded
 from assay.methods.method import Setting
 from assay.methods.workbench import Order
 from assay.scale import LocalProcesses
@@ -58,41 +57,116 @@ def kill_workers(how_many: int, when: Callable[[], object] = lambda: True) -> li
     return killed
 
 
+def wait_until(true: Callable[[], object], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def test_two_processes_one_of_them_killed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_small_shards(monkeypatch)
     model, pairs = assay.load(folder), random_pairs(6)
     options = {"sites": heads(model), "metric": "kl", "force": True}
     assay.activation_patching(model, pairs, jobs=1, run_folder=tmp_path / "one", **options)
-    killed = kill_workers(1, when=lambda: len(list(tmp_path.glob("two/shards/*.safetensors"))) > 1)
+    told: list[int] = []
+    killed = kill_workers(1, when=lambda: len(told) > 3)
+    run = LocalProcesses.run
+
+    def while_it_works(self, workshop, tasks, advance, here):
+        """Leaves all shards to the worker until it is killed."""
+
+        def waiting(advance):
+            work = here(advance)
+            return lambda shard: wait_until(lambda: killed) or work(shard)
+
+        return run(self, workshop, tasks, lambda done: (told.append(done), advance(done)), waiting)
+
+    monkeypatch.setattr(LocalProcesses, "run", while_it_works)
     assay.activation_patching(model, pairs, jobs=2, run_folder=tmp_path / "two", **options)
-    assert killed
+    assert len(killed) == 1
     assert bytes_of(tmp_path / "two") == bytes_of(tmp_path / "one")
     assert not multiprocessing.active_children()
 
 
-def test_a_shard_that_kills_its_workers_is_named(folder: Path, tmp_path: Path) -> None:
-    killed = kill_workers(2)
-    with pytest.raises(WorkerError, match=r"killed by SIGKILL while it computed shard 0 \(prompt block 0, L0H0 to"):
-        assay.activation_patching(
-            assay.load(folder), random_pairs(1), jobs=2, run_folder=tmp_path / "run", sites="heads", force=True
-        )
-    assert len(killed) == 2
+def die(advance: Callable[[int], object]) -> Callable[[Path], None]:
+    def work(log: Path) -> None:
+        advance(1)
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return work
+
+
+def test_a_task_that_kills_its_workers_is_named(tmp_path: Path) -> None:
+    log, parts = tmp_path / "log", []
+
+    def deaths() -> int:
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    def here(advance: Callable[[int], object]) -> Callable[[Path], None]:
+        return lambda task: wait_until(lambda: deaths() == 2)
+
+    with LocalProcesses(2) as processes:
+        results = processes.run(die, [tmp_path / "other", log], parts.append, here)
+        with pytest.raises(WorkerError, match=f"killed by SIGKILL while it computed {log}, and so did the one before"):
+            list(results)
+    assert (deaths(), sum(parts)) == (2, 0)
+    assert not (tmp_path / "other").exists()
     assert not multiprocessing.active_children()
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_ends_the_workers_and_frees_the_folder(folder: Path, tmp_path: Path) -> None:
-    def interrupt() -> None:
-        while not multiprocessing.active_children():
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+def cannot(advance: Callable[[int], object]) -> Callable[[int], int]:
+    os._exit(3)
 
-    model, pairs = assay.load(folder), random_pairs(3)
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        assay.activation_patching(model, pairs, jobs=2, run_folder=tmp_path / "run", force=True)
+
+def test_workers_that_die_before_their_first_task() -> None:
+    def here(advance: Callable[[int], object]) -> Callable[[int], int]:
+        return lambda task: time.sleep(0.01) or task
+
+    with LocalProcesses(2) as processes, pytest.raises(WorkerError, match="ended with exit code 3 while it began"):
+        list(processes.run(cannot, range(100_000), lambda _: None, here))
     assert not multiprocessing.active_children()
-    assert list(tmp_path.iterdir()) == []
+
+
+def double(advance: Callable[[int], object]) -> Callable[[tuple[Path, int]], tuple[int, int]]:
+    def work(task: tuple[Path, int]) -> tuple[int, int]:
+        folder, number = task
+        (folder / str(os.getpid())).touch()
+        time.sleep(0.002)
+        return 2 * number, os.getpid()
+
+    return work
+
+
+def test_everybody_computes_and_workers_are_kept_for_the_next_tasks(tmp_path: Path) -> None:
+    workers = []
+    with LocalProcesses(3, warm_up=time.time) as processes:
+        for name in ("first", "second"):
+            folder = tmp_path / name
+            folder.mkdir()
+
+            def here(
+                advance: Callable[[int], object], folder: Path = folder
+            ) -> Callable[[tuple[Path, int]], tuple[int, int]]:
+                work = double(advance)
+
+                def wait_and_work(task: tuple[Path, int]) -> tuple[int, int]:
+                    wait_until(lambda: len(list(folder.iterdir())) > 1)
+                    return work(task)  # noqa: B023
+
+                return wait_and_work
+
+            tasks = [(folder, number) for number in range(2000)]
+            found = dict(processes.run(double, tasks, lambda _: None, here))
+            assert {task: doubled for task, (doubled, _) in found.items()} == {task: 2 * task[1] for task in tasks}
+            numbers = {number for _, number in found.values()}
+            assert os.getpid() in numbers
+            workers.append(numbers - {os.getpid()})
+    assert workers[0] == workers[1]
+    assert len(workers[0]) == 2
+    assert not multiprocessing.active_children()
 
 
 def fail_on(advance: Callable[[int], object]) -> Callable[[int], int]:
@@ -107,10 +181,13 @@ def fail_on(advance: Callable[[int], object]) -> Callable[[int], int]:
 
 def test_what_a_worker_raises_is_raised_here() -> None:
     done, parts = [], []
-    results = LocalProcesses(1).run(fail_on, [0, 1, 2, 3], parts.append)
-    with pytest.raises(ModelError, match="no more") as caught:
-        done.extend(iter(lambda: next(results), None))
-    assert done == [(0, 0), (1, 1)]
+
+    def here(advance: Callable[[int], object]) -> Callable[[int], int]:
+        return lambda task: wait_until(lambda: sum(parts) == 3)
+
+    with LocalProcesses(2) as processes, pytest.raises(ModelError, match="no more") as caught:
+        done.extend(processes.run(fail_on, [9, 2, 1, 0], parts.append, here))
+    assert sorted(done) == [(0, 0), (1, 1), (9, None)]
     assert sum(parts) == 3
     assert "In a worker process" in caught.value.__notes__[0]
     assert not multiprocessing.active_children()
@@ -135,16 +212,11 @@ def test_workers_refuse_a_model_that_was_changed(folder: Path, monkeypatch: pyte
     model = assay.load(folder)
     orders: list[Order] = []
 
-    class Here:
-        def __init__(self, _: int) -> None: ...
+    def run(self, order: Order, tasks, advance, here):
+        orders.append(order)
+        yield from ()
 
-        def run(self, order: Order, tasks, advance):
-            orders.append(order)
-            yield from LocalProcesses.run(self, order, [], advance)
-
-        processes = 0
-
-    monkeypatch.setattr(sharded, "LocalProcesses", Here)
+    monkeypatch.setattr(LocalProcesses, "run", run)
     with torch.no_grad():
         model.hf.lm_head.weight[0, 0] += 1
     with pytest.raises(KeyError):  # nothing was computed

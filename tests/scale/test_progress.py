@@ -30,6 +30,21 @@ def test_progress_without_a_terminal(
         assert lines[-1] == "activation-patching: 48 of 48 (component, prompt) pairs, 00:00 left"
 
 
+def test_what_is_left_is_told_by_the_rate_since_the_line_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    lines = progress._Lines("method", 1000, 100)
+    for seconds, parts in ((10.0, 10), (20.0, 20), (39.0, -20), (40.0, 80)):
+        now = seconds
+        lines.advance(parts)
+    counted = [line.split(": ")[1] for line in capsys.readouterr().err.splitlines()]
+    # 10 in 10 s at first, by one process; then 80 in 30 s by more of them, what a dead one lost taken off.
+    pairs = "(component, prompt) pairs"
+    assert counted == [f"110 of 1000 {pairs}, 14:50 left", f"190 of 1000 {pairs}, 05:03 left"]
+
+
 def test_progress_of_several_sweeps_ends_at_its_total(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,19 +178,22 @@ def test_a_second_process_is_refused_until_the_first_is_gone(whole: dict[str, by
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        ({"memory": "64M"}, "memory"),
-        ({"sites": "heads"}, "sites"),
-        ({"direction": "noise"}, "direction"),
-        ({"metric": "log-prob"}, "metric"),
-        ({"method": "zero-ablation"}, "method"),
-        ({"skip": False}, "skip"),
+        ({"memory": "64M"}, "memory: 2G there, 0.0625G now"),
+        ({"sites": "heads"}, "sites: heads,mlps,q,residual-post there, heads now"),
+        ({"direction": "noise"}, "direction: denoise there, noise now"),
+        ({"metric": "log-prob"}, "metric: logit-diff there, log-prob now"),
+        ({"skip": False}, "skip: true there, false now"),
+        (
+            {"method": "zero-ablation"},
+            "direction: denoise there, ablation now\n  method: activation-patching there, .*",
+        ),
     ],
 )
 def test_changed_options_are_refused_with_the_difference(
     options: dict[str, object], difference: str, tmp_path: Path
 ) -> None:
     leave_unfinished(tmp_path / "run")
-    with pytest.raises(StoreError, match=f"unfinished run of another configuration:\n(?s:.*)  {difference}: .* there"):
+    with pytest.raises(StoreError, match=f"unfinished run of another configuration:\n  {difference}\nGo on"):
         run_into(tmp_path / "run", **options)
 
 
@@ -210,12 +213,12 @@ def test_changed_weights_and_configuration_are_refused(tmp_path: Path) -> None:
         assay.activation_patching(model, random_pairs(), force=True, run_folder=held)
     epsilon = model.config.rms_norm_eps
     model.config.rms_norm_eps = 1e-3
-    with pytest.raises(StoreError, match="model_configuration_sha256"):
+    with pytest.raises(StoreError, match=r"content of the model configuration: \w{8} there, \w{8} now\nGo on"):
         assay.activation_patching(model, random_pairs(), force=True, run_folder=tmp_path / "run")
     model.config.rms_norm_eps = epsilon
     with torch.no_grad():
         model.hf.lm_head.weight[0, 0] += 1e-6
-    with pytest.raises(StoreError, match="weights_sha256"):
+    with pytest.raises(StoreError, match=r"content of the weights: \w{8} there, \w{8} now\nGo on"):
         assay.activation_patching(model, random_pairs(), force=True, run_folder=tmp_path / "run")
 
 
@@ -226,7 +229,7 @@ def test_a_changed_metric_of_ones_own_is_refused(tmp_path: Path) -> None:
 
     with RunFolder(tmp_path / "run") as held:
         run_into(held, metric=own(lambda logits, targets: logits.mean((1, 2))))
-    with pytest.raises(StoreError, match="own_code_sha256"):
+    with pytest.raises(StoreError, match="code of the metric and the method: "):
         run_into(tmp_path / "run", metric=own(lambda logits, targets: logits.amax((1, 2))))
 
 
@@ -238,7 +241,7 @@ def test_the_number_of_threads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
         leave_unfinished(tmp_path / "two", sites="mlps")
         run_into(tmp_path / "run", sites="mlps", on_baseline=lambda *_: used.append(torch.get_num_threads()))
         assert (used, torch.get_num_threads()) == ([1], 2)
-        with pytest.raises(StoreError, match="threads: 2 there, 1 now"):
+        with pytest.raises(StoreError, match="threads of each process: 2 there, 1 now"):
             run_into(tmp_path / "two", sites="mlps", jobs=1)
     finally:
         torch.set_num_threads(1)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from assay.cli.compare import compare_methods
+from assay.cli.console import INTERRUPTED, Interrupted
 from assay.cli.doctor import doctor
 from assay.cli.listing import list_kind
 from assay.cli.response import response
@@ -22,7 +23,6 @@ from assay.errors import AssayError
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 _asked_for_traceback = ContextVar("asked_for_traceback", default=False)
-INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(score)
@@ -55,7 +55,8 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ending:
         if ending.code == INTERRUPTED:
-            errors.print("Interrupted. Whatever shards were finished are kept; the same command goes on.")
+            said = ending.said if isinstance(ending, Interrupted) else "nothing is kept of what was not finished."
+            errors.print(f"Interrupted; {escape(said)}", highlight=False, soft_wrap=True)
         raise
     except Exception as error:
         _show_traceback_if_asked()

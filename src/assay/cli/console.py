@@ -8,6 +8,16 @@ from typing import Any, TextIO
 
 from rich.console import Console
 
+INTERRUPTED = 130
+
+
+class Interrupted(SystemExit):
+    """Ctrl-C, and what is left of the work."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(INTERRUPTED)
+        self.said = said
+
 
 class _Patient:
     """Standard output that goes quiet once nobody reads it."""

@@ -11,8 +11,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from assay.cli.console import make_console
-from assay.doctor import examine
-from assay.model.loading import load
 
 
 def doctor(
@@ -23,6 +21,9 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Check that assay sees MODEL as it is; exits with 1 if a check fails."""
+    from assay.doctor import examine
+    from assay.model.loading import load
+
     loaded = load(model, dtype=dtype, device=device, revision=revision, check=False)
     checks = examine(loaded)
     sound = all(check.passed for check in checks)

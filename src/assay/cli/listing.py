@@ -8,20 +8,23 @@ import typer
 from rich.table import Table
 
 from assay.cli.console import make_console
-from assay.data.metrics import METRICS
-from assay.data.tasks import TASKS
 from assay.errors import OptionError, instead_of
-from assay.methods.registry import METHODS
-from assay.model.catalogue import CATALOGUE
-from assay.model.families import FAMILIES
-from assay.sites import KINDS as SITES
-from assay.sites import POSITIONS
 
 KINDS = ("tasks", "methods", "models", "sites", "metrics")
 
 
 def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_default=False)]) -> None:
     """List the tasks, methods, models, sites or metrics there are."""
+    if kind not in KINDS:
+        raise OptionError(f"assay list does not know {kind!r}. {instead_of(kind, KINDS)}")
+    from assay.data.metrics import METRICS
+    from assay.data.tasks import TASKS
+    from assay.methods.registry import METHODS
+    from assay.model.catalogue import CATALOGUE
+    from assay.model.families import FAMILIES
+    from assay.sites import KINDS as SITES
+    from assay.sites import POSITIONS
+
     rows: dict[str, list[tuple[str, ...]]] = {
         "tasks": [(task.name, task.description, f"metric {task.metric}") for task in TASKS.values()],
         "methods": [(method.name, method.description, method.source_note) for method in METHODS.values()],
@@ -29,8 +32,6 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
         "sites": [(site.name, site.description) for site in SITES.values()],
         "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],
     }
-    if kind not in rows:
-        raise OptionError(f"assay list does not know {kind!r}. {instead_of(kind, KINDS)}")
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows[kind]:
         table.add_row(*row)

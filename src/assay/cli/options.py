@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from assay.model.loading import DTYPES
+# Written out, not imported: that would take seconds before a mistyped option is refused. tests/cli/test_start.py
+# compares them with what they stand for.
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+DEFAULT_MEMORY = "2G"
+DEFAULT_SITES = "heads,mlps"
+RULES = ("left", "right", "midpoint", "trapezoid", "gauss-legendre")
+FIXES = ("exact", "hvp", "ms-hvp")
 
 Model = Annotated[
     str, typer.Argument(help="Short name (assay list models), local folder, GGUF file, or hub id.", show_default=False)

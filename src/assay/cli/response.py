@@ -10,13 +10,7 @@ from rich.markup import escape
 
 from assay.cli import options
 from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts
-from assay.engine.batches import DEFAULT_MEMORY
 from assay.errors import OptionError
-from assay.model.loading import load
-from assay.report import describe
-from assay.report.response import print_response, write_response
-from assay.screening import response_curve
 
 
 def response(
@@ -42,12 +36,19 @@ def response(
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
     revision: options.Revision = None,
-    memory: options.Memory = DEFAULT_MEMORY,
+    memory: options.Memory = options.DEFAULT_MEMORY,
 ) -> None:
     """Draw how the metric responds to one component's patch, from none of it to all: is it straight?"""
-    prompts = TaskPrompts(dict(locals()))
+    given = dict(locals())
     if out.exists():
         raise OptionError(f"{out} exists already. Choose another --out.")
+    from assay.cli.running import TaskPrompts
+    from assay.model.loading import load
+    from assay.report import describe
+    from assay.report.response import print_response, write_response
+    from assay.screening import response_curve
+
+    prompts = TaskPrompts(given)
     console = make_console()
     loaded = load(model, dtype=dtype, device=device, revision=revision)
     console.print(escape(describe(loaded)), style="dim", highlight=False)

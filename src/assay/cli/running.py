@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +9,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.markup import escape
 
+from assay.cli.console import Interrupted
 from assay.data import PromptPairs
 from assay.data.encoding import require_align
 from assay.data.equal_lengths import equal_lengths
@@ -119,34 +118,27 @@ def carry_out(
             finished("Another process finished the same run just now.")
             return None
         if kept.plan is not None:
-            of_all = f" of {kept.plan['shards']}" if isinstance(kept.plan["shards"], int) else ""
-            console.print(f"Going on in {escape(str(folder))}: {kept.kept}{of_all} shards are there.")
-        loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
-        if fingerprint(given["model"], given["revision"]) != request["model"]:
-            raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
-        console.print(escape(describe(loaded)), style="dim", highlight=False)
-        pairs = prompts.pairs(loaded)
-        dropped = pairs.options.get("dropped", {})
-        for reason, count in dropped.items():
-            line = f"Left out: {count} of {len(pairs) + sum(dropped.values())} rows of {given['task']}: {reason}."
-            console.print(escape(line), style="dim")
-        scores = compute(loaded, pairs, kept)
-        scores.provenance["command"] = command
-        scores.request.update(request)
-        scores.save(kept, finish=lambda scratch: write_page(scores, scratch / "report.html"))
+            console.print(f"Going on in {escape(str(folder))}: {kept.progress} there.")
+        try:
+            loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+            if fingerprint(given["model"], given["revision"]) != request["model"]:
+                raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
+            console.print(escape(describe(loaded)), style="dim", highlight=False)
+            pairs = prompts.pairs(loaded)
+            dropped = pairs.options.get("dropped", {})
+            for reason, count in dropped.items():
+                line = f"Left out: {count} of {len(pairs) + sum(dropped.values())} rows of {given['task']}: {reason}."
+                console.print(escape(line), style="dim")
+            scores = compute(loaded, pairs, kept)
+            scores.provenance["command"] = command
+            scores.request.update(request)
+            scores.save(kept, finish=lambda scratch: write_page(scores, scratch / "report.html"))
+        except KeyboardInterrupt:
+            raise Interrupted(_what_is_kept(kept)) from None
     return scores
 
 
-def command_line(function: Callable[..., Any], name: str, given: dict[str, Any]) -> str:
-    """The command line that makes this run again: what differs from the defaults."""
-    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
-    words = ["assay", name, given["model"], "--task", given["task"]]
-    for option, value in given.items():
-        if option in ("model", "task") or value == defaults[option]:
-            continue
-        written = option.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{written}" if value else f"--no-{written}")
-        else:
-            words += [f"--{written}", str(value)]
-    return shlex.join(words)
+def _what_is_kept(folder: RunFolder) -> str:
+    if not folder.kept:
+        return "nothing was finished yet, so nothing is kept."
+    return f"{folder.progress} finished and kept in {folder.path}, and the same command goes on from there."

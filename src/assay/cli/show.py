@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import pandas as pd
 import typer
-
-from assay.cli.console import make_console
-from assay.errors import OptionError
-from assay.report import print_finished
-from assay.report.comparison import print_comparison, print_setting, read_comparison
-from assay.scores import Scores
-from assay.screening import KIND, ScreenedScores
-from assay.store.files import SCHEMA_VERSION, read_run_json
 
 
 def show(
@@ -24,42 +14,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Print a finished run."""
-    if top < 1:
-        raise OptionError(f"--top must be at least 1, not {top}.")
-    run = read_run_json(folder)
-    if run.get("kind") == "comparison":
-        if as_json:
-            print(json.dumps(run, indent=2, ensure_ascii=False))
-        else:
-            console = make_console()
-            print_setting(console, run)
-            print_comparison(console, read_comparison(run), run["request"]["k"])
-        return
-    screened = run.get("kind") == KIND
-    scores = ScreenedScores.load(folder) if screened else Scores.load(folder)
-    if as_json:
-        print(json.dumps(_as_json(scores, top), indent=2, ensure_ascii=False))
-        return
-    console = make_console()
-    print_finished(console, scores, top, folder)
+    from assay.cli.showing import show as carry_out
 
-
-def _as_json(scores: Scores, top: int) -> dict[str, Any]:
-    frame = scores.top(top)
-    records = frame.astype(object).where(pd.notna(frame), None).to_dict("records")
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": KIND if isinstance(scores, ScreenedScores) else "scores",
-        **(scores.summary() if isinstance(scores, ScreenedScores) else {}),
-        "method": scores.method,
-        "direction": scores.direction,
-        "metric": scores.metric,
-        "unit": scores.unit,
-        "baseline": scores.baseline.summary(),
-        "examples": len(scores.pairs),
-        "components": len(scores.components),
-        "top": records,
-        "cost": scores.cost,
-        "configuration": scores.configuration,
-        "provenance": scores.provenance,
-    }
+    carry_out(folder, top, as_json)

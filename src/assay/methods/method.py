@@ -23,7 +23,7 @@ from assay.engine.sources import MeanOver
 from assay.methods.plan import describe_cut, make_plan
 from assay.methods.preparation import prepared
 from assay.methods.requirements import require_known
-from assay.methods.sharded import Computer, require_finished
+from assay.methods.sharded import Computer, Jobs, require_finished
 from assay.model import Model
 from assay.scores import Scores
 from assay.sites import AnySites, Component, Selection, describe
@@ -168,7 +168,7 @@ class MeasureOptions(CommonOptions, total=False):
     skip: bool
     force: bool
     progress: bool
-    jobs: int | None
+    jobs: Jobs
     run_folder: str | Path | RunFolder | None
 
 
@@ -189,7 +189,7 @@ def measure(
     skip: bool = True,
     force: bool = False,
     progress: bool = False,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     run_folder: str | Path | RunFolder | None = None,
     on_baseline: Callable[[Baseline, Metric, str], None] = lambda baseline, metric, why: None,
     **unknown: Never,
@@ -215,8 +215,9 @@ def measure(
         skip: leave out what is known to change nothing.
         force: go on although the model cannot tell clean from corrupted.
         progress: say on standard error how far the run is: a bar on a terminal, a line now and then elsewhere.
-        jobs: compute in so many processes of one thread each (1: here, with one thread); here, with torch's own
-            threads, if None. ``memory`` is for each. More than one needs a model that `assay.load` loaded by name.
+        jobs: compute in so many processes of one thread each, this one included (1: here, with one thread); here,
+            with torch's own threads, if None. ``memory`` is for each. More than one needs a model that `assay.load`
+            loaded by name. `assay.scale.LocalProcesses` that are held already may be handed over instead.
         run_folder: where to keep the run. What is finished is kept from moment to moment, so the same call goes on
             after any interruption, with the same result to the byte; on a finished folder it reads the result.
         on_baseline: called once the unpatched prompts have been run, with the metric and why it was chosen.
@@ -276,7 +277,7 @@ def measure(
             signed=method.signed,
             baseline=baseline,
             **(method.beside(np.stack(further)) if method.beside is not None else {}),
-            cost=cost.summary(run.layer_tokens),
+            cost=run.spent(cost),
             configuration=run.configuration,
             provenance=run.provenance(method.source_note),
         )

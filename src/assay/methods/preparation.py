@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,9 +40,10 @@ from assay.methods.requirements import (
     require_plain_weights,
     require_reference,
 )
-from assay.methods.sharded import opened, require_jobs, threads_of_run
+from assay.methods.sharded import Jobs, opened, processes_of_run, require_jobs, threads_of_run
 from assay.model import Model
 from assay.model.attention import exclusive
+from assay.scale import LocalProcesses
 from assay.sites import AnySites, Selection, describe, select
 from assay.store import RunFolder
 
@@ -58,7 +60,7 @@ class Prepared:
     pairs: PromptPairs
     direction: Direction
     skip: bool
-    jobs: int | None
+    processes: LocalProcesses | None
     metric_chosen_because: str
     memory: str
     configuration: dict[str, Any]
@@ -66,6 +68,9 @@ class Prepared:
     folder: RunFolder | None
     recorded: list[Response] = field(default_factory=list)
     """Batch by batch, the runs that the baseline was read from; empty where there were none to keep."""
+    went_on: bool = False
+    """Whether something of it was kept from before."""
+    began: float = field(default_factory=time.perf_counter)
 
     @property
     def model(self) -> Model:
@@ -98,6 +103,8 @@ class Prepared:
             DataError: the model does not tell clean from corrupted prompts.
         """
         model, metric = self.model, self.setting.metric
+        if self.processes is not None and model.load_again is not None:
+            self.processes.start()
         batches = make_batches(model, self.setting.rows, self.direction, self.setting.memory, by_start=by_start)
         with cost.stage("baseline"):
             recorded = partial(self._record, cost) if self._may_record(batches) else None
@@ -138,6 +145,7 @@ class Prepared:
         environment = describe_environment(self.model)
         return {
             **self.configuration,
+            "tokenizer_sha256": self.model.tokenizer_hash,
             "memory": self.setting.memory,
             "threads": environment["threads"],
             "versions": environment["versions"],
@@ -145,6 +153,12 @@ class Prepared:
             "matmul_precision": torch.get_float32_matmul_precision(),
             **cut,
         }
+
+    def spent(self, cost: CostMeter) -> dict[str, Any]:
+        """What it cost, as it is stored with the run."""
+        processes = self.processes.processes if self.processes is not None else 1
+        clock = {"seconds": round(time.perf_counter() - self.began, 3), "processes": processes, "went_on": self.went_on}
+        return {**cost.summary(self.layer_tokens), "clock": clock}
 
     def provenance(self, source_note: str) -> dict[str, Any]:
         """What was run on what, as it is stored with the run."""
@@ -175,7 +189,7 @@ def prepared(
     align: Align = "reject",
     chat: bool = False,
     skip: bool = True,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     run_folder: str | Path | RunFolder | None = None,
 ) -> Iterator[Prepared]:
     """Settle everything, and hold model, folder and threads while the run lasts; see `assay.measure`."""
@@ -201,7 +215,12 @@ def prepared(
     require_reference(method, reference is not None)
     budget = parse_memory(memory)
     require_jobs(jobs)
-    with exclusive(model.hf), opened(run_folder) as folder, threads_of_run(jobs, folder):
+    with (
+        exclusive(model.hf),
+        opened(run_folder) as folder,
+        threads_of_run(jobs, folder),
+        processes_of_run(jobs, model) as processes,
+    ):
         model.require_ready()
         rows = encode(model, pairs, chosen, align)
         components = _each_position(
@@ -247,7 +266,10 @@ def prepared(
             _require_no_hooks(model)
         if method.check is not None and not (folder is not None and folder.is_finished):
             method.check(setting)
-        yield Prepared(method, setting, pairs, direction, skip, jobs, why, memory, configuration, folder)
+        went_on = folder is not None and folder.kept > 0
+        yield Prepared(
+            method, setting, pairs, direction, skip, processes, why, memory, configuration, folder, went_on=went_on
+        )
 
 
 def _each_position(components: Selection, rows: list[Row]) -> Selection:

@@ -30,17 +30,18 @@ def progress_of(name: str, total: int, done: int, show: bool) -> Iterator[Advanc
 class _Lines:
     def __init__(self, name: str, total: int, done: int) -> None:
         self.name, self.total, self.done = name, total, done
-        self.found = done
-        self.began = time.monotonic()
-        self.next = self.began + FIRST_LINE
+        self.since = time.monotonic(), done
+        """When the line before was written, and what was done then: the rate since is that of the processes of now."""
+        self.next = self.since[0] + FIRST_LINE
 
     def advance(self, parts: int) -> None:
         self.done += parts
         now = time.monotonic()
-        if not parts or now < self.next or self.done <= self.found:
+        before, done_before = self.since
+        if not parts or now < self.next or self.done <= done_before:
             return
-        self.next = now + LATER_LINES
-        left = (now - self.began) * (self.total - self.done) / (self.done - self.found)
+        self.next, self.since = now + LATER_LINES, (now, self.done)
+        left = (now - before) * (self.total - self.done) / (self.done - done_before)
         clock = tqdm.format_interval(left)
         counted = f"{self.done} of {self.total} (component, prompt) pairs"
         print(f"{self.name}: {counted}, {clock} left", file=sys.stderr, flush=True)

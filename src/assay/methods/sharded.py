@@ -19,13 +19,18 @@ from assay.errors import OptionError, StoreError
 from assay.methods.plan import Shard
 from assay.methods.progress import progress_of
 from assay.methods.workbench import Computed, Order, Workbench
-from assay.scale import Executor, InProcess, LocalProcesses
+from assay.model import Model
+from assay.scale import InProcess, LocalProcesses
 from assay.store import RunFolder
-from assay.store.files import differences, read_run_json
+from assay.store.differences import differences
+from assay.store.files import read_run_json
 
 if TYPE_CHECKING:
     from assay.methods.method import Method
     from assay.methods.preparation import Prepared
+
+
+Jobs = int | LocalProcesses | None
 
 
 @contextmanager
@@ -39,7 +44,19 @@ def opened(folder: str | Path | RunFolder | None) -> Iterator[RunFolder | None]:
 
 
 @contextmanager
-def threads_of_run(jobs: int | None, folder: RunFolder | None) -> Iterator[None]:
+def processes_of_run(jobs: Jobs, model: Model) -> Iterator[LocalProcesses | None]:
+    """The processes that a run is spread over (None: this one), not started yet unless they were handed over."""
+    if isinstance(jobs, LocalProcesses):
+        yield jobs
+    elif jobs is None or jobs == 1:
+        yield None
+    else:
+        with LocalProcesses(jobs, model.load_again and model.load_again.warm_up) as processes:
+            yield processes
+
+
+@contextmanager
+def threads_of_run(jobs: Jobs, folder: RunFolder | None) -> Iterator[None]:
     """Threads of torch's in each process: one with ``jobs``, else as many as the run began with, else torch's own.
 
     They decide how sums are rounded, so a run has one number of them from beginning to end.
@@ -53,9 +70,9 @@ def threads_of_run(jobs: int | None, folder: RunFolder | None) -> Iterator[None]
         torch.set_num_threads(before)
 
 
-def require_jobs(jobs: int | None) -> None:
+def require_jobs(jobs: Jobs) -> None:
     """Refuse a number of processes that makes no sense."""
-    if jobs is not None and (type(jobs) is not int or jobs < 1):
+    if not (jobs is None or isinstance(jobs, LocalProcesses)) and (type(jobs) is not int or jobs < 1):
         raise OptionError(f"--jobs must be at least 1, not {jobs}.")
 
 
@@ -91,7 +108,7 @@ class Computer:
             shards: C' components on all batches, as `assay.methods.plan.make_plan` cuts them.
             alone: in this process, whatever was said of others, which take seconds to start; and in silence.
         """
-        folder, jobs = self.run.folder, self.run.jobs
+        folder, processes = self.run.folder, self.run.processes
         found: dict[int, Computed] = {}
         if folder is not None:
             for shard in shards:
@@ -99,15 +116,16 @@ class Computer:
                 if kept is not None and kept[0].shape == (method.outputs * len(shard.components), shard.rows):
                     found[shard.number] = Computed(*kept)
         missing = [shard for shard in shards if shard.number not in found]
-        executor: Executor = InProcess()
-        workshop: Callable[[Callable[[int], object]], Callable[[Shard], Computed]] = partial(self._here, method)
-        if jobs is not None and jobs > 1 and not alone:
-            executor = LocalProcesses(jobs)
-            workshop = Order.of(method, self.run.setting, self.run.direction, self.run.skip, by_start=self.by_start)
+        here = partial(self._here, method)
+        if processes is None or alone:
+            carry_out = partial(InProcess().run, here)
+        else:
+            order = Order.of(method, self.run.setting, self.run.direction, self.run.skip, by_start=self.by_start)
+            carry_out = partial(processes.run, order, here=here)
         total, done = sum(shard.size for shard in shards), sum(shard.size for shard in shards if shard.number in found)
         with (
             progress_of(method.name, total, done, self.show and not alone) as advance,
-            closing(executor.run(workshop, missing, advance)) as results,
+            closing(carry_out(missing, advance)) as results,
         ):
             for shard, computed in results:
                 found[shard.number] = computed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from assay.model.checks import require_sound
 from assay.model.families import family_of
 from assay.model.model import Model
 from assay.model.quiet import quiet_transformers
-from assay.model.wheels import cache_folder, dequantise, dequantised_folder, sha256_of
+from assay.model.wheels import cache_folder, dequantise, dequantised_folder, dequantised_path, sha256_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -59,18 +60,50 @@ def load(
         model = Model(source, tokenizer, name=name, origin={"kind": "in memory"})
     else:
         model = _load_from(str(source), tokenizer, _dtype(dtype), _device(device), revision)
-        model.load_again = partial(
-            load,
-            source,
-            tokenizer,
-            dtype=dtype,
-            device=device,
-            revision=model.origin.get("commit", revision),
-            check=check,
+        model.load_again = LoadAgain(
+            str(source), _dtype(dtype), str(_device(device)), model.origin.get("commit", revision), tokenizer
         )
     if check:
         require_sound(model)
     return model
+
+
+@dataclass(frozen=True)
+class LoadAgain:
+    """Loads a model in another process as it was loaded in this one, once there however often it is called.
+
+    Unchecked: what calls it makes sure that weights and configuration are those of a model that was checked.
+    """
+
+    source: str
+    dtype: torch.dtype
+    device: str
+    revision: str | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+    def __call__(self) -> Model:
+        return _loaded_once(self)
+
+    def warm_up(self) -> None:
+        """Do all that is slow now, unless that would fetch or convert files, which one process does."""
+        torch.set_num_threads(1)
+        if is_at_hand(self.source):
+            _ = self().weight_hash
+
+
+@lru_cache(maxsize=1)
+def _loaded_once(again: LoadAgain) -> Model:
+    dtype, device = again.dtype, torch.device(again.device)
+    model = _load_from(again.source, again.tokenizer, dtype, device, again.revision)
+    model.load_again = again
+    return model
+
+
+def is_at_hand(source: str) -> bool:
+    """Whether a model can be read from the disk as it is."""
+    entry = CATALOGUE.get(source)
+    folder = (entry.folder or dequantised_path(entry)) if entry is not None else Path(source).expanduser()
+    return (folder / "config.json").is_file()
 
 
 def fingerprint(source: str, revision: str | None = None) -> dict[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from assay.errors import ModelError
 from assay.model.families import Family, family_of
 from assay.model.norms import frozen_norm
 from assay.model.quantisation import kind_of, quantisation_of, stored
+
+if TYPE_CHECKING:
+    from assay.model.loading import LoadAgain
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Model:
         self.tokenizer = tokenizer
         self.name = name
         self.origin = origin or {}
-        self.load_again: Callable[[], Model] | None = None
+        self.load_again: LoadAgain | None = None
         """Loads the same model in another process; None if it was handed over in memory."""
         self._hashed: tuple[object, str] | None = None
         self.config = hf.config

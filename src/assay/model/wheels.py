@@ -29,9 +29,14 @@ def cache_folder() -> Path:
     return Path(configured).expanduser() if configured else Path(platformdirs.user_cache_dir("assay"))
 
 
+def dequantised_path(entry: CatalogueEntry) -> Path:
+    """Where the entry lies as a plain Hugging Face folder, once it was used."""
+    return cache_folder() / "models" / f"{entry.name}-{entry.gguf_sha256[:12]}"
+
+
 def dequantised_folder(entry: CatalogueEntry) -> Path:
     """The entry as a plain Hugging Face folder; fetched and dequantised on first use."""
-    folder = cache_folder() / "models" / f"{entry.name}-{entry.gguf_sha256[:12]}"
+    folder = dequantised_path(entry)
     if (folder / "config.json").is_file():
         return folder
     try:

@@ -158,6 +158,7 @@ def print_screening(
     spent = scores.cost["forward_equivalents"], sum(scores.cost["seconds"].values())
     stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}", f"{spent[1]:.1f}")
     console.print(stages)
+    console.print(f"Time: {words.time(scores)}.", style="dim")
     if folder is not None:
         console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
         if (page := folder / "report.html").is_file():

@@ -155,11 +155,20 @@ def shown(answer: Answer | None) -> str:
 
 def cost(scores: Scores) -> str:
     spent = scores.cost
-    seconds = sum(spent["seconds"].values())
-    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {seconds:.1f} s"
+    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {time(scores)}"
     if spent["interventions"]:
         line += f", {spent['interventions']} patched sequences"
     return line
+
+
+def time(scores: Scores) -> str:
+    """Seconds of computing; and by the clock, where these are not about the same."""
+    computing, clock = sum(scores.cost["seconds"].values()), scores.cost.get("clock")  # run folders of before had none
+    if clock is None or (clock["processes"] == 1 and not clock["went_on"]):
+        return f"{computing:.1f} s"
+    over = f" over {clock['processes']} processes" if clock["processes"] > 1 else ""
+    sittings, last = (" in all sittings", " in the last") if clock["went_on"] else ("", "")
+    return f"{computing:.1f} s of computing{over}{sittings}, {clock['seconds']:.1f} s by the clock{last}"
 
 
 def adapted(scores: Scores) -> str | None:

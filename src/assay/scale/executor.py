@@ -23,11 +23,19 @@ class Executor(Protocol):
     """Carries out tasks."""
 
     def run(
-        self, workshop: Workshop[Task, Result], tasks: Sequence[Task], advance: Advance
+        self,
+        workshop: Workshop[Task, Result],
+        tasks: Sequence[Task],
+        advance: Advance,
+        here: Workshop[Task, Result] | None = None,
     ) -> Generator[tuple[Task, Result], None, None]:
         """Each task with its result, as they come.
 
-        What a task raises is raised here. When the generator ends or is closed, no process is left behind.
+        What a task raises is raised here.
+
+        Args:
+            here: what serves in this process instead of the workshop, since the model is loaded; of use to those who
+                let this process compute too.
         """
         ...
 
@@ -36,9 +44,13 @@ class InProcess:
     """One task after another, here."""
 
     def run(
-        self, workshop: Workshop[Task, Result], tasks: Sequence[Task], advance: Advance
+        self,
+        workshop: Workshop[Task, Result],
+        tasks: Sequence[Task],
+        advance: Advance,
+        here: Workshop[Task, Result] | None = None,
     ) -> Generator[tuple[Task, Result], None, None]:
         if tasks:
-            work = workshop(advance)
+            work = (here or workshop)(advance)
             for task in tasks:
                 yield task, work(task)

@@ -1,39 +1,71 @@
-"""Several processes on this machine.
+"""Several processes on this machine: this one, which computes too, and workers.
 
-They are started afresh ("spawn"), told one task at a time over a pipe, and end with their parent, however that ends.
+Workers are started afresh ("spawn": a process in which torch has run cannot be forked safely), ahead of the work, so
+that they are warm by the time that there is some. They are told one task at a time over a pipe, and end with their
+parent, however that ends. Each has a thread here that waits for it. Whoever is free takes the next task: this process
+from the front, workers from the back, so that they seldom need recordings of the same prompts.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import pickle
 import signal
 import threading
-import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any, Generic
 
 from assay.errors import OptionError, WorkerError
 from assay.scale.executor import Advance, Result, Task, Workshop
+from assay.scale.worker import DiedError, Worker
 
 ATTEMPTS = 2
-PATIENCE = 5.0
-"""Seconds that a worker gets to end when asked."""
 
 
 class LocalProcesses:
-    """So many worker processes. A task whose worker dies is given to a fresh one, once."""
+    """So many processes, from ``with`` on until its block ends; then no worker is left.
 
-    def __init__(self, processes: int) -> None:
+    A task whose worker dies is given to a fresh one, once.
+
+    Args:
+        processes: this one included.
+        warm_up: what a worker does before it is told of any work. What that raises is not told: where it is needed,
+            it is raised again.
+    """
+
+    def __init__(self, processes: int, warm_up: Callable[[], object] | None = None) -> None:
         self.processes = processes
+        self._warm_up = warm_up
+        self._places: list[_Place] = []
+
+    def __enter__(self) -> LocalProcesses:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start the workers, if they are not there yet."""
+        while len(self._places) < self.processes - 1:
+            self._places.append(_Place(Worker(self._warm_up)))
+
+    def end(self) -> None:
+        """End the workers, whatever they are at."""
+        for place in self._places:
+            place.end()
+        self._places.clear()
 
     def run(
-        self, workshop: Workshop[Task, Result], tasks: Sequence[Task], advance: Advance
+        self,
+        workshop: Workshop[Task, Result],
+        tasks: Sequence[Task],
+        advance: Advance,
+        here: Workshop[Task, Result] | None = None,
     ) -> Generator[tuple[Task, Result], None, None]:
         """See `Executor.run`.
 
@@ -41,110 +73,124 @@ class LocalProcesses:
             OptionError: the workshop cannot be sent to another process.
             WorkerError: two workers died over one task.
         """
+        job: _Job[Task, Result] = _Job(_packed(workshop), deque(tasks), advance)
+        helpers = max(0, len(tasks) - 1)
+        if helpers:
+            self.start()
+        for place in self._places[:helpers]:
+            place.employ(job)
+        work = None
         try:
-            packed = pickle.dumps(workshop)
-        except Exception as error:  # what pickle meets raises whatever it likes
-            raise OptionError(
-                f"This run cannot be sent to other processes: {error}. A metric or method of your own must be a "
-                "function of a module that can be imported. Or leave --jobs out."
-            ) from error
-        waiting, deaths = deque(tasks), Counter[int]()
-        workers: list[_Worker[Task]] = []
-        try:
-            while waiting or workers:
-                while waiting and len(workers) < self.processes:
-                    workers.append(_Worker(packed, waiting.popleft()))
-                ready = wait([worker.pipe for worker in workers])
-                for worker in [worker for worker in workers if worker.pipe in ready]:
-                    kind, content = worker.receive()
-                    if kind == "advance":
-                        worker.advanced += content
-                        advance(content)
-                    elif kind == "done":
-                        yield worker.task, content
-                        if waiting:
-                            worker.give(waiting.popleft())
-                        else:
-                            workers.remove(worker)
-                            worker.end()
-                    elif kind == "failed":
-                        raise content
-                    else:
-                        workers.remove(worker)
-                        advance(-worker.advanced)
-                        deaths[id(worker.task)] += 1
-                        if deaths[id(worker.task)] == ATTEMPTS:
-                            raise WorkerError(_obituary(worker))
-                        waiting.appendleft(worker.task)
+            left = len(tasks)
+            while left:
+                try:
+                    news = job.news.get(block=not job.waiting)
+                except Empty:
+                    try:
+                        task = job.waiting.popleft()
+                    except IndexError:
+                        continue  # a worker was quicker
+                    work = work or (here or workshop)(job.advance)
+                    news = task, work(task)
+                if isinstance(news, Exception):
+                    raise news
+                left -= 1
+                yield news
         finally:
-            for worker in workers:
-                worker.end()
+            job.waiting.clear()
+            job.closed = True
 
 
-class _Worker(Generic[Task]):
-    def __init__(self, packed: bytes, task: Task) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, packed), daemon=True)
+@dataclass
+class _Job(Generic[Task, Result]):
+    """One call of `LocalProcesses.run`, as its threads share it."""
+
+    workshop: bytes
+    waiting: deque[Task]
+    tell: Advance
+    news: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    """(task, result), or what was raised."""
+    closed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def advance(self, done: int) -> None:
+        with self.lock:
+            if not self.closed:
+                self.tell(done)
+
+    def take_last(self, tasks: list[Task]) -> bool:
+        """Put the last task that waits into the list, if there is one."""
         try:
-            with _interrupts_held_back():
-                self.process.start()
-        except BaseException:
-            self.end()
-            raise
-        theirs.close()
-        self.give(task)
+            tasks.append(self.waiting.pop())
+        except IndexError:
+            return False
+        return True
 
-    def give(self, task: Task) -> None:
-        self.task = task
-        self.advanced = 0
-        try:
-            self.pipe.send(task)
-        except OSError:
-            return  # it has just died; the end of the pipe will say so
 
-    def receive(self) -> tuple[str, Any]:
+class _Place:
+    """Where a worker works, or the one that came after it."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def employ(self, job: _Job[Any, Any]) -> None:
+        """Have tasks of the job done, in another thread; once the job before is through, if that is still loading."""
+        self._thread = threading.Thread(target=self._keep_busy, args=(job, self._thread), daemon=True)
+        self._thread.start()
+
+    def _keep_busy(self, job: _Job[Any, Any], before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
+        tasks: list[Any] = []  # the one that is being computed
+        deaths = 0
         try:
-            kind, content = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(PATIENCE)
-            self.end()
-            return "died", None
-        return kind, content
+            while job.waiting or tasks:
+                try:
+                    self.worker.open(job.workshop, job.advance)
+                    while tasks or job.take_last(tasks):
+                        job.news.put((tasks[0], self.worker.compute(tasks[0], job.advance)))
+                        tasks.clear()
+                        deaths = 0
+                except DiedError as death:
+                    deaths += 1
+                    if deaths == ATTEMPTS:
+                        raise WorkerError(_obituary(death, tasks)) from None
+                    if not self._replace():
+                        return
+        except Exception as error:  # whatever it is, the caller of `run` raises it
+            job.news.put(error)
+
+    def _replace(self) -> bool:
+        """Start another worker, unless all are to end."""
+        with self._lock:
+            if not self._ended:
+                self.worker = Worker(self.worker.warm_up)
+            return not self._ended
 
     def end(self) -> None:
-        self.pipe.close()
-        if self.process.pid is None:
-            return
-        self.process.terminate()
-        self.process.join(PATIENCE)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        with self._lock:
+            self._ended = True
+            self.worker.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self.worker.close()
 
 
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """Ctrl-C waits until the block is left, and a process that is started meanwhile never hears it.
-
-    It reaches a whole group of processes; workers are ended by their parent.
-    """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    held: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main_thread else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _packed(workshop: Workshop[Any, Any]) -> bytes:
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if in_main_thread:
-            signal.signal(signal.SIGINT, handler or signal.SIG_DFL)
-        if held:
-            signal.raise_signal(signal.SIGINT)
+        return pickle.dumps(workshop)
+    except Exception as error:  # what pickle meets raises whatever it likes
+        raise OptionError(
+            f"This run cannot be sent to other processes: {error}. A metric or method of your own must be a "
+            "function of a module that can be imported. Or leave --jobs out."
+        ) from error
 
 
-def _obituary(worker: _Worker[Any]) -> str:
-    code = worker.process.exitcode or 0
+def _obituary(death: DiedError, tasks: list[Any]) -> str:
+    code = death.exit_code
     how = f"ended with exit code {code}"
     if code < 0:
         how = f"was killed by {signal.Signals(-code).name}"
@@ -152,43 +198,8 @@ def _obituary(worker: _Worker[Any]) -> str:
         -signal.SIGKILL: " The machine may be out of memory: use fewer --jobs or a smaller --memory.",
         1: ' In a script of your own, start assay under `if __name__ == "__main__":`.',
     }
+    at = f"it computed {tasks[0]}" if tasks else "it began"
     return (
-        f"A worker process {how} while it computed {worker.task}, and so did the one before it.{hints.get(code, '')} "
+        f"A worker process {how} while {at}, and so did the one before it.{hints.get(code, '')} "
         "What is finished is kept if there is a run folder."
     )
-
-
-def _serve(pipe: Connection, packed: bytes) -> None:
-    """The life of a worker."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    work: Callable[[Any], Any] | None = None
-    while True:
-        try:
-            task = pipe.recv()
-        except EOFError:
-            return
-        try:
-            if work is None:
-                work = pickle.loads(packed)(lambda done: pipe.send(("advance", done)))
-            message = "done", work(task)
-        except Exception as error:  # whatever it is, the parent raises it
-            message = "failed", _portable(error)
-        pipe.send(message)
-
-
-def _portable(error: Exception) -> Exception:
-    """The error itself where it survives the journey, else its text; with the place where it was raised."""
-    where = "".join(traceback.format_exception(error))
-    try:
-        error = pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"In a worker process:\n{where}")
-    return error
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

@@ -36,7 +36,7 @@ from assay.methods import METHODS
 from assay.methods.method import AnyPairs, Method
 from assay.methods.plan import make_plan
 from assay.methods.preparation import Prepared, prepared
-from assay.methods.sharded import Computer, require_finished
+from assay.methods.sharded import Computer, Jobs, require_finished
 from assay.model import Model
 from assay.reliability import Estimates, flagged, smallest_sample
 from assay.reliability import screen as screen_arrays
@@ -115,7 +115,7 @@ def screen(
     chat: bool = False,
     force: bool = False,
     progress: bool = False,
-    jobs: int | None = None,
+    jobs: Jobs = None,
     run_folder: str | Path | RunFolder | None = None,
     on_baseline: Callable[[Baseline, Metric, str], None] = lambda baseline, metric, why: None,
     **unknown: Never,
@@ -238,7 +238,7 @@ class _Workflow:
             estimates_effect=True,
             signed=True,
             baseline=self.baseline,
-            cost=self.cost.summary(self.run.layer_tokens),
+            cost=self.run.spent(self.cost),
             configuration=self.run.configuration,
             provenance=self.run.provenance(SOURCE_NOTE),
             level=self.options.level,

@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from assay.errors import StoreError
+from assay.store.differences import differences
 
 SCHEMA_VERSION = 1
 SCRATCH = ".assay-"
@@ -192,15 +193,6 @@ def finished_run(folder: Path, request: dict[str, Any]) -> bool:
             + "\nChoose another --out."
         )
     return True
-
-
-def differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """One line for each entry in which two configurations differ."""
-    return [
-        f"  {name}: {json.dumps(there.get(name))} there, {json.dumps(now.get(name))} now"
-        for name in sorted({*there, *now})
-        if there.get(name) != now.get(name)
-    ]
 
 
 def require_writable(folder: Path) -> None:

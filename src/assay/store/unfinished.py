@@ -23,10 +23,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from assay.errors import StoreError
+from assay.store.differences import differences
 from assay.store.files import (
     UNFINISHED,
     RunFiles,
-    differences,
     make_folders,
     require_ours_or_empty,
     sync,
@@ -100,6 +100,14 @@ class RunFolder:
     def kept(self) -> int:
         """How many shards are there."""
         return len(list((self.path / "shards").glob("*.safetensors")))
+
+    @property
+    def progress(self) -> str:
+        """How many shards are there, and of how many where that is known."""
+        kept, plan = self.kept, self.plan
+        if plan is not None and isinstance(plan["shards"], int):
+            return f"{kept} of {plan['shards']} shards are"
+        return "1 shard is" if kept == 1 else f"{kept} shards are"
 
     @property
     def plan(self) -> dict[str, Any] | None:

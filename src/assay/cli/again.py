@@ -1,0 +1,23 @@
+"""The command line that makes a run again."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+
+def command_line(function: Callable[..., Any], name: str, given: dict[str, Any]) -> str:
+    """The command line that makes this run again: what differs from the defaults."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    words = ["assay", name, given["model"], "--task", given["task"]]
+    for option, value in given.items():
+        if option in ("model", "task") or value == defaults[option]:
+            continue
+        written = option.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{written}" if value else f"--no-{written}")
+        else:
+            words += [f"--{written}", str(value)]
+    return shlex.join(words)

@@ -1,0 +1,45 @@
+"""Worker processes that load their model while this process still imports what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from assay.scale import LocalProcesses
+
+
+@contextmanager
+def processes_for(given: dict[str, Any]) -> Iterator[LocalProcesses | int | None]:
+    """What ``--jobs`` asks for, started already if there is anything to compute.
+
+    Args:
+        given: the command's arguments by name.
+    """
+    jobs, out = given["jobs"], given["out"]
+    if jobs is None or jobs < 2 or (out is not None and (out / "run.json").exists()):
+        yield jobs
+        return
+    warm_up = WarmUp(given["model"], given["dtype"], given["device"], given["revision"])
+    with LocalProcesses(jobs, warm_up) as processes:
+        processes.start()
+        yield processes
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Imports and loads in a worker what a run will need there."""
+
+    model: str
+    dtype: str
+    device: str
+    revision: str | None
+
+    def __call__(self) -> None:
+        import torch
+
+        import assay.methods  # noqa: F401  # an order for work is unpickled with it
+        from assay.model.loading import DTYPES, LoadAgain
+
+        LoadAgain(self.model, DTYPES[self.dtype], str(torch.device(self.device)), self.revision).warm_up()
