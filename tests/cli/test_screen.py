@@ -43,6 +43,16 @@ def test_exhaustion_and_budget_are_said(run: Run) -> None:
     ended = run(*NEURONS, "--budget", "22")
     assert "Stopped by the budget of 22 forward-equivalents" in ended.out
     assert "Open: L" in ended.out
+    assert "The same command with a larger --budget goes on from here" in ended.out
+    (folder,) = Path("runs").glob("screen-sort-*/shards")
+    assert "finished already" in run(*NEURONS, "--budget", "22").out
+    refused = run(*NEURONS, "--budget", "21")
+    assert (refused.code, "budget: 22.0 there, 21.0 now" in refused.err) == (2, True)
+    ended = run(*NEURONS)
+    assert "Going on in" in ended.out
+    assert "Screened top 4" in ended.out
+    assert not folder.exists()
+    assert run(*NEURONS, "--budget", "22").code == 2
     ended = run(*NEURONS, "--budget", "2", "--out", "small")
     assert (ended.code, "does not reach" in ended.err) == (2, True)
     assert not Path("small").exists()

@@ -101,21 +101,23 @@ def carry_out(
     *,
     command: str,
     finished: Callable[[str], None],
+    limit: str | None = None,
 ) -> Result | None:
     """Compute and keep a run, unless the folder holds it already.
 
     Args:
         request: what makes two runs the same.
         finished: prints what the folder holds, with a reason why nothing was computed.
+        limit: the entry of ``request`` that a run ends early at, and with more of which it is gone on with.
 
     Returns:
         The result, saved; None if it was there.
     """
-    if finished_run(folder, request):
+    if finished_run(folder, request, limit):
         finished("This run is finished already; nothing was computed.")
         return None
-    with RunFolder(folder, request) as kept:
-        if finished_run(folder, request):
+    with RunFolder(folder, without(request, limit)) as kept:
+        if finished_run(folder, request, limit):
             finished("Another process finished the same run just now.")
             return None
         if kept.plan is not None:
@@ -135,6 +137,11 @@ def carry_out(
         scores.request.update(request)
         scores.save(kept, finish=lambda scratch: write_page(scores, scratch / "report.html"))
     return scores
+
+
+def without(request: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """A request but for one entry."""
+    return {key: value for key, value in request.items() if key != name}
 
 
 def command_line(function: Callable[..., Any], name: str, given: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from assay.cli import options
 from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts, carry_out, check_common, command_line
+from assay.cli.running import TaskPrompts, carry_out, check_common, command_line, without
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
 from assay.engine.batches import DEFAULT_MEMORY
@@ -21,7 +21,7 @@ from assay.model import Model
 from assay.model.loading import fingerprint
 from assay.report import print_baseline, print_finished, print_screening
 from assay.scores import configuration_hash
-from assay.screening import FIXES, Options, ScreenedScores
+from assay.screening import FIXES, LIMIT, Options, ScreenedScores
 from assay.screening import screen as screen_model
 from assay.sites import parse
 from assay.store import RunFolder
@@ -78,7 +78,7 @@ def screen(
         **{name: given[name] for name in ("seed", "sites", "align", "chat", "dtype", "device", "force")},
         **vars(asked),
     }
-    folder = out or Path("runs") / f"screen-{prompts.name}-{configuration_hash(request)}"
+    folder = out or Path("runs") / f"screen-{prompts.name}-{configuration_hash(without(request, LIMIT))}"
     console = make_console()
 
     def compute(loaded: Model, pairs: PromptPairs, kept: RunFolder) -> ScreenedScores:
@@ -109,6 +109,7 @@ def screen(
         compute,
         command=command_line(screen, "screen", given),
         finished=lambda reason: _show_finished(console, folder, reason),
+        limit=LIMIT,
     )
     if scores is not None:
         print_screening(console, scores, folder=folder)

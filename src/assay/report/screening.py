@@ -104,7 +104,7 @@ def unsettled(scores: ScreenedScores) -> str | None:
     order = scores.unsettled[np.argsort(-np.where(np.isnan(reach), size, reach), kind="stable")]
     names = ", ".join(scores.components[i].name for i in order[:LISTED])
     more = f" and {len(order) - LISTED} more" if len(order) > LISTED else ""
-    return f"Open: {names}{more}. Go on with a larger --budget, in another folder."
+    return f"Open: {names}{more}. The same command with a larger --budget goes on from here."
 
 
 def meaning(scores: ScreenedScores) -> str:
