@@ -115,6 +115,33 @@ def meaning(scores: ScreenedScores) -> str:
     )
 
 
+def legend(scores: ScreenedScores) -> list[tuple[str, str]]:
+    """What each column of the table is, for terminal and page."""
+    reliability = (
+        "size of the curvature against the first-order term: half the second derivative over the first, both absolute "
+        "and summed over prompts. Near 0 the response begins straight; at 1 the next term is as large as the estimate. "
+        "n/a: no first-order term to speak of"
+    )
+    if not scores.probes:
+        reliability = "not known, since no curvature was probed"
+    flag = f"; !: flagged (surely above {scores.threshold:g})" if scores.flagged.any() else ""
+    return [
+        ("importance", "exact where verified, else the estimate that is named behind the verdict"),
+        (
+            "interval",
+            f"for the exact mean effect on these prompts; of components picked at random, {scores.level:.0%} of the "
+            "intervals hold it at least",
+        ),
+        ("R", reliability + flag),
+        (
+            "verdict",
+            "verified: patched exactly, or known to change nothing. bounded: an estimate with an interval. unresolved: "
+            "no interval, or a first-order term too small to say anything",
+        ),
+        ("other prompts (95 %)", "what the value, taken as it is, might be on other prompts of the kind (bootstrap)"),
+    ]
+
+
 def sentences(scores: ScreenedScores) -> list[str]:
     """All but the answer, for terminal and page."""
     found = (runs(scores), guarantee(scores), flags(scores), *scores.notes)
@@ -147,8 +174,8 @@ def print_screening(
             interval(row.prompts_low, row.prompts_high),
         )
     console.print(table)
-    if scores.flagged.any():
-        console.print("!: flagged.", style="dim")
+    for column, text in legend(scores):
+        console.print(escape(f"{column}: {text}"), style="dim", highlight=False)
     stages = Table(title="Cost", title_justify="left", box=None, pad_edge=False)
     for name in ("stage", "exact runs", "forward-equivalents", "s"):
         stages.add_column(name, justify="left" if name == "stage" else "right")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from assay.data.baseline import Baseline, standard_error
@@ -137,11 +139,15 @@ def shown(answer: Answer | None) -> str:
 
 
 def cost(scores: Scores) -> str:
-    spent = scores.cost
-    seconds = sum(spent["seconds"].values())
-    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {seconds:.1f} s"
-    if spent["interventions"]:
-        line += f", {spent['interventions']} patched sequences"
+    return spent(scores.cost)
+
+
+def spent(cost: dict[str, Any]) -> str:
+    """What a run took, as its folder keeps it."""
+    seconds = sum(cost["seconds"].values())
+    line = f"{cost['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {seconds:.1f} s"
+    if cost["interventions"]:
+        line += f", {cost['interventions']} patched sequences"
     return line
 
 
