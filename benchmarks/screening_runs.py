@@ -4,7 +4,7 @@
     python benchmarks/screening_runs.py smollm2-135m ioi --n 4 --sites neurons --top 50 --against neurons[0],neurons[22]
 
 A row gives exact runs, forward-equivalents (baseline included) of the screening and of patching everything, how many
-of the true top were found, and the share of unverified components whose interval holds the exact effect. With
+of the true top were found, and of how many of the unverified components the interval holds the exact effect. With
 ``--against``, truth is known of those sites alone: *found* then says how many components of theirs that belong to the
 top, by their exact effects, were missed.
 """
@@ -35,7 +35,7 @@ def row(found: ScreenedScores, truth: assay.Scores, top: int, whole: bool) -> st
         last = np.abs(found.importance[found.leaders[-1]])
         missed = np.setdiff1d(where[np.abs(exact) > last], found.leaders)
         right, spent = f"{len(missed)} missed", "not run"
-    held = f"{inside.mean():.1%} of {len(inside)}" if len(inside) else "none unverified"
+    held = f"{inside.sum()} of {len(inside)}"
     return (
         f"{found.probes} | {found.runs} of {len(found.components)} | {found.cost['forward_equivalents']:.1f} | {spent} "
         f"| {right} | {held} |"

@@ -129,8 +129,8 @@ def legend(scores: ScreenedScores) -> list[tuple[str, str]]:
         ("importance", "exact where verified, else the estimate that is named behind the verdict"),
         (
             "interval",
-            f"for the exact mean effect on these prompts; of components picked at random, {scores.level:.0%} of the "
-            "intervals hold it at least",
+            "for the exact mean effect on these prompts; that of a component picked at random holds it with "
+            f"probability {scores.level:.0%} at least",
         ),
         ("R", reliability + flag),
         (
