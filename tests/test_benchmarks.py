@@ -10,11 +10,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import assay
 from families import HIDDEN, LAYERS, VOCABULARY, WIDTH, tiny_model
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from arithmetic import Layer, needed
 from screening_draws import draw, make
+from screening_runs import row
 
 
 def counted(model: torch.nn.Module, ids: torch.Tensor, **options: object) -> int:
@@ -61,3 +63,21 @@ def test_screening_draws_find_the_top_of_arrays_that_they_made(tmp_path: Path) -
     assert np.mean(found.coverage) > 0.87
     assert np.mean(found.recall) > 0.95
     assert max(found.runs) < 512
+    assert min(found.spread) > 1
+
+
+def test_a_screening_is_held_against_the_truth() -> None:
+    model = assay.load("sequence-sort")
+    pairs = assay.tasks.sort(model, n=2)
+    found = assay.screen(model, pairs, sites="neurons[2:4]", probes=2, top=5)
+    truth = assay.activation_patching(model, pairs, sites="neurons[2:4]")
+    part = assay.activation_patching(model, pairs, sites="neurons[2]")
+    cells = row(found, truth, 5, whole=True).split(" | ")
+    assert cells[:3] == ["2", f"{found.runs} of 1024", f"{found.cost['forward_equivalents']:.1f}"]
+    assert cells[3:5] == [f"{truth.cost['forward_equivalents']:.1f}", "5 of 5"]
+    inside, unverified = cells[5].removesuffix(" |").split(" of ")
+    assert int(unverified) == 1024 - found.runs
+    assert int(inside) > 0.9 * int(unverified)
+    assert row(found, part, 5, whole=False).split(" | ")[3:5] == ["not run", "0 missed"]
+    found.upper[:] = found.lower - 1
+    assert row(found, truth, 5, whole=True).split(" | ")[5].startswith("0 of")

@@ -133,8 +133,13 @@ class Scores:
         """
         files = self._files()
         if isinstance(folder, RunFolder):
-            return folder.write(files, finish)
+            return folder.write(files, finish, keep_shards=self._ended_at_a_limit)
         return write_run(folder, files, overwrite, finish)
+
+    @property
+    def _ended_at_a_limit(self) -> bool:
+        """Whether more could be found out than was allowed to be spent."""
+        return False
 
     def _files(self) -> RunFiles:
         run = {

@@ -88,6 +88,17 @@ def test_resampling_without_another_prompt_is_refused_before_the_model_runs(
             method(sorter, assay.tasks.sort(sorter, n=2), reference=longer)
 
 
+def test_a_mean_over_too_few_prompts_is_refused_before_the_model_runs(
+    sorter: assay.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.methods.preparation.measure_baseline", None)
+    with pytest.raises(DataError, match="at least 32 reference prompts of each length; there are 2 of"):
+        assay.mean_ablation(sorter, assay.tasks.sort(sorter, n=2))
+    few = assay.tasks.sort(sorter, n=31, seed=1)
+    with pytest.raises(DataError, match="there are 31 of"):
+        assay.mean_ablation(sorter, assay.tasks.sort(sorter, n=2), reference=few)
+
+
 def test_a_plain_function_is_told_how_to_become_a_metric(sorter: assay.Model) -> None:
     pairs = assay.tasks.sort(sorter, n=1)
     with pytest.raises(OptionError, match=r"an assay\.Metric, not a function.*docs/metrics\.md"):

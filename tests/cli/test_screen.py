@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import assay
+from assay.report.screening import legend
 from cli.conftest import Run
 
 HEADS = ("screen", "sequence-sort", "--task", "sort", "--n", "3", "--length", "3")
@@ -21,6 +22,13 @@ def test_a_screening_is_printed_kept_and_shown(run: Run) -> None:
     assert "Screened top 4 at level 95%" in ended.out
     assert f"{scores.runs} of 1024 components were patched exactly" in ended.out
     assert f"no more than {scores.outside_bound} of those not patched" in ended.out
+    said = " ".join(ended.out.split())
+    page = " ".join(Path("folder/report.html").read_text("utf-8").split())
+    columns = ["importance", "interval", "R", "verdict", "other prompts (95 %)"]
+    assert [column for column, _ in legend(scores)] == columns
+    for column, text in legend(scores):
+        assert f"{column}: {text}" in said
+        assert f"<b>{column}</b></dt><dd>{text}." in page
     for stage in scores.stages:
         assert stage.name in ended.out
     for number in scores.leaders:
@@ -43,6 +51,16 @@ def test_exhaustion_and_budget_are_said(run: Run) -> None:
     ended = run(*NEURONS, "--budget", "22")
     assert "Stopped by the budget of 22 forward-equivalents" in ended.out
     assert "Open: L" in ended.out
+    assert "The same command with a larger --budget goes on from here" in ended.out
+    (folder,) = Path("runs").glob("screen-sort-*/shards")
+    assert "finished already" in run(*NEURONS, "--budget", "22").out
+    refused = run(*NEURONS, "--budget", "21")
+    assert (refused.code, "budget: 22.0 there, 21.0 now" in refused.err) == (2, True)
+    ended = run(*NEURONS)
+    assert "Going on in" in ended.out
+    assert "Screened top 4" in ended.out
+    assert not folder.exists()
+    assert run(*NEURONS, "--budget", "22").code == 2
     ended = run(*NEURONS, "--budget", "2", "--out", "small")
     assert (ended.code, "does not reach" in ended.err) == (2, True)
     assert not Path("small").exists()
@@ -69,15 +87,67 @@ def test_bad_options(arguments: tuple[str, ...], complaint: str, run: Run, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_a_response_is_drawn(run: Run, tmp_path: Path) -> None:
-    task = ("response", "sequence-sort", "--task", "sort", "--n", "2", "--points", "5")
-    ended = run(*task, "--component", "L0 MLP", "--out", "deep/page.html")
+RESPONSE = ("response", "sequence-sort", "--task", "sort", "--n", "2", "--points", "5")
+
+
+def test_a_response_is_printed_drawn_kept_and_shown(run: Run, tmp_path: Path) -> None:
+    command = (*RESPONSE, "--component", "L0 MLP")
+    ended = run(*command)
     assert ended.code == 0, ended.err
-    assert "attribution patching" in ended.out
-    page = (tmp_path / "deep/page.html").read_text("utf-8")
+    said = " ".join(ended.out.split())
+    curve = assay.response_curve(model := assay.load("sequence-sort"), assay.tasks.sort(model, n=2), "L0 MLP", points=5)
+    assert "Metric log-prob-diff" in said
+    assert "log-prob-diff (nats)" in said
+    assert f"{curve.baseline.difference:+.4g}" in said
+    assert "greedy answer right" in said
+    assert f"exact {curve.effect:+.4g}" in said
+    assert f"Cost: {curve.cost['forward_equivalents']:.1f} forward-equivalents" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("response-sort-")
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "run.json"]
+    page = (folder / "report.html").read_text("utf-8")
     assert "L0 MLP of sequence-sort on sort" in page
+    assert "unpatched log-prob-diff (nats)" in page
     assert 'src="http' not in page
-    assert run(*task, "--component", "L0 MLP", "--out", "deep/page.html").code == 2
-    ended = run(*task, "--component", "L9 MLP", "--out", "other.html")
-    assert (ended.code, "no component 'L9 MLP'" in ended.err) == (2, True)
-    assert not (tmp_path / "other.html").exists()
+    again, shown = run(*command), str(folder.relative_to(tmp_path))
+    assert "finished already" in again.out
+    where = ended.out.index("Metric log-prob-diff")
+    assert ended.out[where:] == again.out[again.out.index("Metric log-prob-diff") :] == run("show", shown).out
+    kept = json.loads(run("show", shown, "--json").out)
+    assert kept == json.loads(run(*command, "--json").out)
+    assert kept["values"] == curve.values.tolist()
+    assert kept["estimates"] == curve.estimates()
+    assert kept["configuration"]["method"] == "response"
+    other = run(*RESPONSE, "--component", "L1 MLP", "--out", str(folder))
+    assert (other.code, 'component: "L0 MLP" there, "L1 MLP" now' in other.err) == (2, True)
+
+
+def test_what_a_response_costs_is_what_was_run() -> None:
+    model = assay.load("sequence-sort")
+    pairs = assay.tasks.sort(model, n=2)
+    exact = assay.activation_patching(model, pairs, sites="mlps[0]")
+    few, many = (assay.response_curve(model, pairs, "L0 MLP", points=points, segments=1) for points in (2, 22))
+    each = (many.cost["forward_equivalents"] - few.cost["forward_equivalents"]) / 20
+    assert 0 < each <= exact.cost["forward_equivalents"]
+    assert many.cost["interventions"] - few.cost["interventions"] == 20 * 2 * 2, (
+        "an answer and a wrong one for each pair"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--component", "L9 MLP"), "no component 'L9 MLP'"),
+        (("--component", "L0 MLP", "--points", "1"), "2 points"),
+        (("--component", "L0 MLP", "--metric", "magic"), "magic"),
+        (("--component", "L0 MLP", "--direction", "up"), "no direction"),
+        (("--component", "L0 MLP", "--dtype", "float12"), "no dtype"),
+    ],
+)
+def test_a_response_that_cannot_be_drawn_leaves_nothing(
+    arguments: tuple[str, ...], complaint: str, run: Run, tmp_path: Path
+) -> None:
+    ended = run(*RESPONSE, *arguments)
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert not list(tmp_path.iterdir())

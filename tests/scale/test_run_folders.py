@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,16 +143,19 @@ def test_damaged_shards_are_done_again(whole: dict[str, bytes], tmp_path: Path) 
 
 def test_every_flipped_bit_of_a_shard_is_seen_or_changes_nothing(tmp_path: Path) -> None:
     shard = leave_unfinished(tmp_path / "run")[0]
-    good = shard.read_bytes()
     with RunFolder(tmp_path / "run") as held:
         assert held.plan is not None
         held.begin(held.plan)
-        values, cost = held.read_shard(0) or pytest.fail("a good shard is not read")
+        values, cost = np.random.default_rng(0).normal(size=(20, 3)), {"seconds": {"replay": 0.5}}
+        held.write_shard(0, "some components", values, cost)
+        good = shard.read_bytes()
+        assert held.read_shard(0, "some components") is not None
+        assert held.read_shard(0, "other components") is None
         for place in range(len(good)):
             data = bytearray(good)
             data[place] ^= 1 << place % 8
             shard.write_bytes(data)
-            found = held.read_shard(0)
+            found = held.read_shard(0, "some components")
             assert found is None or ((found[0] == values).all() and found[1] == cost)
 
 

@@ -13,6 +13,7 @@ import pytest
 import assay
 from assay.errors import StoreError
 from assay.methods import plan
+from assay.methods.workbench import Workbench
 from assay.screening.result import ARRAYS
 from conftest import random_pairs, wrapped
 from scale.interrupted import bytes_of, in_small_shards, kill_after
@@ -26,6 +27,15 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 def screen_into(folder: Path | None, **options: object) -> assay.ScreenedScores:
     options = {"sites": "neurons,mlps", "top": 5, **options}
     return assay.screen(wrapped("llama"), random_pairs(4), run_folder=folder, force=True, **options)
+
+
+def require_same_numbers(a: assay.ScreenedScores, b: assay.ScreenedScores) -> None:
+    for name in ("values", *ARRAYS):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+    assert (a.verdicts, a.notes, a.summary()) == (b.verdicts, b.notes, b.summary())
+    assert [stage.forward_equivalents for stage in a.stages[:2]] == [
+        stage.forward_equivalents for stage in b.stages[:2]
+    ]
 
 
 def require_same(a: assay.ScreenedScores, b: assay.ScreenedScores) -> None:
@@ -66,6 +76,58 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     screen_into(tmp_path / "run")
     with pytest.raises(StoreError, match=r"level: 0\.95 there, 0\.9 now"):
         screen_into(tmp_path / "run", level=0.9)
+
+
+def test_a_larger_budget_goes_on_and_ends_as_if_it_had_been_there_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"sites": "neurons", "top": 20, "probes": 2}
+    whole = screen_into(tmp_path / "whole", **options)
+    spent = whole.cost["forward_equivalents"]
+    budgets = [spent - 12, spent - 1, None]
+    folder, kept, computed = tmp_path / "run", [], []
+    normal = Workbench.__call__
+    monkeypatch.setattr(Workbench, "__call__", lambda self, shard: (computed.append(shard), normal(self, shard))[1])
+    for budget in budgets:
+        fresh = screen_into(tmp_path / f"fresh-{budget}", budget=budget, **options)
+        alone = len(computed)
+        computed.clear()
+        found = screen_into(folder, budget=budget, **options)
+        kept.append((alone, len(computed)))
+        computed.clear()
+        require_same_numbers(found, fresh)
+        assert bytes_of(folder) == bytes_of(tmp_path / f"fresh-{budget}")
+        assert (folder / "shards").exists() == (not found.screened) == (budget is not None)
+        # The same again reads the result and leaves the shards; less is refused.
+        require_same(screen_into(folder, budget=budget, **options), found)
+        assert not computed
+        if budget is not None:
+            assert found.cost["forward_equivalents"] <= budget
+            assert (folder / "shards").exists()
+            with pytest.raises(StoreError, match="budget: "):
+                screen_into(folder, budget=budget - 1, **options)
+    assert kept[0][0] == kept[0][1] > 0
+    assert all(0 < more < alone for alone, more in kept[1:]), "what is the same is not computed again"
+    with pytest.raises(StoreError, match="budget: null there"):
+        screen_into(folder, budget=1000.0, **options)
+    assert bytes_of(folder) == bytes_of(tmp_path / "whole")
+
+
+def test_going_on_with_a_budget_survives_a_kill(tmp_path: Path) -> None:
+    options = {"sites": "neurons", "top": 20, "probes": 2}
+    spent = screen_into(tmp_path / "whole", **options).cost["forward_equivalents"]
+    folder = tmp_path / "run"
+    screen_into(folder, budget=spent - 12, **options)
+
+    def stopped(_: object, __: object, ___: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        screen_into(folder, on_baseline=stopped, **options)
+    assert not assay.ScreenedScores.load(folder).screened, "nothing was lost yet"
+    kill_after(1.0, lambda: screen_into(folder, **options))
+    screen_into(folder, **options)
+    assert bytes_of(folder) == bytes_of(tmp_path / "whole")
 
 
 def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path: Path) -> None:

@@ -100,21 +100,23 @@ def carry_out(
     *,
     command: str,
     finished: Callable[[str], None],
+    limit: str | None = None,
 ) -> Result | None:
     """Compute and keep a run, unless the folder holds it already.
 
     Args:
         request: what makes two runs the same.
         finished: prints what the folder holds, with a reason why nothing was computed.
+        limit: the entry of ``request`` that a run ends early at, and with more of which it is gone on with.
 
     Returns:
         The result, saved; None if it was there.
     """
-    if finished_run(folder, request):
+    if finished_run(folder, request, limit):
         finished("This run is finished already; nothing was computed.")
         return None
-    with RunFolder(folder, request) as kept:
-        if finished_run(folder, request):
+    with RunFolder(folder, without(request, limit)) as kept:
+        if finished_run(folder, request, limit):
             finished("Another process finished the same run just now.")
             return None
         if kept.plan is not None:
@@ -142,3 +144,8 @@ def _what_is_kept(folder: RunFolder) -> str:
     if not folder.kept:
         return "nothing was finished yet, so nothing is kept."
     return f"{folder.progress} finished and kept in {folder.path}, and the same command goes on from there."
+
+
+def without(request: dict[str, Any], name: str | None) -> dict[str, Any]:
+    """A request but for one entry."""
+    return {key: value for key, value in request.items() if key != name}

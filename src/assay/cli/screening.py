@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts, carry_out, check_common
+from assay.cli.running import TaskPrompts, carry_out, check_common, without
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
 from assay.methods import METHODS
@@ -20,7 +20,7 @@ from assay.model import Model
 from assay.model.loading import fingerprint
 from assay.report import print_baseline, print_finished, print_screening
 from assay.scores import configuration_hash
-from assay.screening import Options, ScreenedScores
+from assay.screening import LIMIT, Options, ScreenedScores
 from assay.screening import screen as screen_model
 from assay.sites import parse
 from assay.store import RunFolder
@@ -49,7 +49,7 @@ def screen(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         **{name: given[name] for name in ("seed", "sites", "align", "chat", "dtype", "device", "force")},
         **vars(asked),
     }
-    folder = given["out"] or Path("runs") / f"screen-{prompts.name}-{configuration_hash(request)}"
+    folder = given["out"] or Path("runs") / f"screen-{prompts.name}-{configuration_hash(without(request, LIMIT))}"
     console = make_console()
 
     def compute(loaded: Model, pairs: PromptPairs, kept: RunFolder) -> ScreenedScores:
@@ -80,6 +80,7 @@ def screen(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         compute,
         command=command,
         finished=lambda reason: _show_finished(console, folder, reason),
+        limit=LIMIT,
     )
     if scores is not None:
         print_screening(console, scores, folder=folder)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from assay.cli.console import make_console
 from assay.errors import OptionError
-from assay.report import print_finished
+from assay.report import print_finished, response
 from assay.report.comparison import print_comparison, print_setting, read_comparison
 from assay.scores import Scores
 from assay.screening import KIND, ScreenedScores
@@ -29,6 +29,13 @@ def show(folder: Path, top: int, as_json: bool) -> None:
             console = make_console()
             print_setting(console, run)
             print_comparison(console, read_comparison(run), run["request"]["k"])
+        return
+    if run.get("kind") == response.KIND:
+        curve = response.read_response(run)
+        if as_json:
+            print(json.dumps(response.response_to_dict(curve), indent=2, ensure_ascii=False))
+        else:
+            response.print_response(make_console(), curve, folder)
         return
     screened = run.get("kind") == KIND
     scores = ScreenedScores.load(folder) if screened else Scores.load(folder)

@@ -56,16 +56,7 @@ class Means:
         cost: CostMeter,
     ) -> None:
         self.over = over
-        groups: defaultdict[tuple[int, int], dict[tuple[int, ...], None]] = defaultdict(dict)
-        for row in rows:
-            prompt_length, answer_length = _lengths(row)
-            if over == "all-positions":
-                answer_length = 1
-            groups[prompt_length, answer_length][row.corrupted[: prompt_length + answer_length - 1]] = None
-        if over == "position":
-            lengths = sorted({_lengths(row) for row in wanted})
-            _require_large_groups({key: len({ids[: key[0]] for ids in groups.get(key, ())}) for key in lengths})
-            groups = defaultdict(dict, {key: groups[key] for key in lengths})
+        groups = averaged_groups(rows, over, wanted)
         keep = {site for site, _ in places if KINDS[site].of_mlp}
         sums: defaultdict[tuple[str, int, tuple[int, int]], Tensor | float] = defaultdict(float)
         counts: defaultdict[tuple[int, int], int] = defaultdict(int)
@@ -88,6 +79,28 @@ class Means:
         lengths = (batch.positions - answer_length + 1, answer_length)
         mean = self.means[site, layer, lengths if self.over == "position" else EVERYWHERE]
         return mean.to(value.dtype).expand_as(value)
+
+
+def averaged_groups(
+    rows: Sequence[Row], over: MeanOver, wanted: Sequence[Row]
+) -> dict[tuple[int, int], dict[tuple[int, ...], None]]:
+    """By length of prompt and answer: the distinct token sequences that are averaged over, in their order. Arguments
+    as of `Means`.
+
+    Raises:
+        DataError: too few reference prompts of one length.
+    """
+    groups: defaultdict[tuple[int, int], dict[tuple[int, ...], None]] = defaultdict(dict)
+    for row in rows:
+        prompt_length, answer_length = _lengths(row)
+        if over == "all-positions":
+            answer_length = 1
+        groups[prompt_length, answer_length][row.corrupted[: prompt_length + answer_length - 1]] = None
+    if over == "all-positions":
+        return groups
+    lengths = sorted({_lengths(row) for row in wanted})
+    _require_large_groups({key: len({ids[: key[0]] for ids in groups.get(key, ())}) for key in lengths})
+    return {key: groups[key] for key in lengths}
 
 
 class Resampled:

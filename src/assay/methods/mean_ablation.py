@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from assay.data.encoding import Row
 from assay.engine.batches import recording_bytes
 from assay.engine.response import Source
-from assay.engine.sources import Means
+from assay.engine.sources import Means, averaged_groups
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, effect, measure
 from assay.methods.references import reference_rows
 from assay.model import Model
 from assay.scores import Scores
 
 
-def _source(setting: Setting) -> Source:
+def _reference(setting: Setting) -> list[Row]:
     # Over all positions only prompts count, so any answer will do.
-    rows = reference_rows(setting, answers_matter=setting.mean == "position")
+    return reference_rows(setting, answers_matter=setting.mean == "position")
+
+
+def _require_references(setting: Setting) -> None:
+    averaged_groups(_reference(setting), setting.mean, setting.rows)
+
+
+def _source(setting: Setting) -> Source:
+    rows = _reference(setting)
     longest = max(len(row.corrupted) for row in rows)
     batch_rows = max(1, setting.memory // recording_bytes(setting.model, longest))
     places = {(component.site, component.layer) for component in setting.components}
@@ -34,7 +43,7 @@ METHOD = Method(
     exact=True,
     by_component=True,
     source=_source,
-    check=lambda setting: reference_rows(setting, answers_matter=setting.mean == "position"),
+    check=_require_references,
     uses_reference=True,
     uses_means=True,
 )

@@ -34,6 +34,11 @@ class Shard:
     names: str
     """Of its first and last component."""
 
+    def content(self, method: str) -> str:
+        """A hash of what it is of: method, prompts and components."""
+        text = json.dumps([method, self.batch, self.rows, self.components])
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @property
     def size(self) -> int:
         """(component, row) pairs."""

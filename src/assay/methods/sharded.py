@@ -23,7 +23,7 @@ from assay.model import Model
 from assay.scale import InProcess, LocalProcesses
 from assay.store import RunFolder
 from assay.store.differences import differences
-from assay.store.files import read_run_json
+from assay.store.files import asks_for_more, read_run_json
 
 if TYPE_CHECKING:
     from assay.methods.method import Method
@@ -112,7 +112,7 @@ class Computer:
         found: dict[int, Computed] = {}
         if folder is not None:
             for shard in shards:
-                kept = folder.read_shard(shard.number)
+                kept = folder.read_shard(shard.number, shard.content(method.name))
                 if kept is not None and kept[0].shape == (method.outputs * len(shard.components), shard.rows):
                     found[shard.number] = Computed(*kept)
         missing = [shard for shard in shards if shard.number not in found]
@@ -130,7 +130,7 @@ class Computer:
             for shard, computed in results:
                 found[shard.number] = computed
                 if folder is not None:
-                    folder.write_shard(shard.number, computed.values, computed.cost)
+                    folder.write_shard(shard.number, shard.content(method.name), computed.values, computed.cost)
         return self._together(method, shards, found)
 
     def _here(self, method: Method, advance: Callable[[int], object]) -> Workbench:
@@ -162,16 +162,24 @@ class Computer:
         return values
 
 
-def require_finished(folder: RunFolder, configuration: dict[str, Any]) -> None:
-    """Refuse a finished run folder that is not of this configuration.
+def require_finished(folder: RunFolder, configuration: dict[str, Any], limit: str | None = None) -> bool:
+    """Refuse a finished run folder that is not of this configuration; False if it is to be gone on with.
+
+    Args:
+        limit: see `assay.store.files.asks_for_more`.
 
     Raises:
         StoreError: the message names what differs.
     """
-    there = read_run_json(folder.path)["configuration"]
+    run = read_run_json(folder.path)
+    there = run["configuration"]
+    more = False
+    if limit is not None and asks_for_more(run, there, configuration, limit):
+        there, more = {**there, limit: configuration[limit]}, True
     if different := differences(there, json.loads(json.dumps(configuration))):
         raise StoreError(
             f"{folder.path} holds a finished run of another configuration:\n"
             + "\n".join(different)
             + "\nChoose another folder."
         )
+    return not more

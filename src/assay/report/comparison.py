@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +19,7 @@ from assay.report import words
 from assay.report.figures import NEGATIVE, POSITIVE
 from assay.report.terminal import KeptMetric, print_baseline
 from assay.scores import Scores
-from assay.store import require_writable
-from assay.store.files import SCHEMA_VERSION, SCRATCH
+from assay.store.plain import write_plain
 
 
 def setting_of(exact: Scores) -> dict[str, Any]:
@@ -120,31 +116,10 @@ def write_comparison(folder: Path, found: Sequence[Comparison], run: dict[str, A
     Raises:
         StoreError: the folder exists or cannot be written.
     """
-    require_writable(folder)
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "comparison",
-        **run,
-        "methods": [row.to_dict() for row in found],
-    }
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=SCRATCH))
-        try:
-            text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-            title = _on(run) if "baseline" in run else ""
-            error_against_cost(found, title.replace("<", "&lt;")).write_html(
-                scratch / "report.html", include_plotlyjs=True
-            )
-            (scratch / "run.json").write_text(text, encoding="utf-8")
-            scratch.chmod(0o755)
-            if folder.is_dir():
-                folder.rmdir()  # empty, or `require_writable` would have refused it
-            scratch.rename(folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    except OSError as error:
-        raise StoreError(f"Cannot write {folder}: {error.strerror or error}.") from error
+    content = {"kind": "comparison", **run, "methods": [row.to_dict() for row in found]}
+    title = _on(run).replace("<", "&lt;") if "baseline" in run else ""
+    page = error_against_cost(found, title)
+    write_plain(folder, content, lambda scratch: page.write_html(scratch / "report.html", include_plotlyjs=True))
 
 
 def read_comparison(run: dict[str, Any]) -> list[Comparison]:

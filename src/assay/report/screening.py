@@ -104,7 +104,7 @@ def unsettled(scores: ScreenedScores) -> str | None:
     order = scores.unsettled[np.argsort(-np.where(np.isnan(reach), size, reach), kind="stable")]
     names = ", ".join(scores.components[i].name for i in order[:LISTED])
     more = f" and {len(order) - LISTED} more" if len(order) > LISTED else ""
-    return f"Open: {names}{more}. Go on with a larger --budget, in another folder."
+    return f"Open: {names}{more}. The same command with a larger --budget goes on from here."
 
 
 def meaning(scores: ScreenedScores) -> str:
@@ -113,6 +113,33 @@ def meaning(scores: ScreenedScores) -> str:
         f"{words.DIRECTIONS[scores.direction]} Importance is in {scores.unit} of {scores.metric}, mean over "
         f"{len(scores.pairs)} prompt pair{'s' if len(scores.pairs) > 1 else ''}."
     )
+
+
+def legend(scores: ScreenedScores) -> list[tuple[str, str]]:
+    """What each column of the table is, for terminal and page."""
+    reliability = (
+        "size of the curvature against the first-order term: half the second derivative over the first, both absolute "
+        "and summed over prompts. Near 0 the response begins straight; at 1 the next term is as large as the estimate. "
+        "n/a: no first-order term to speak of"
+    )
+    if not scores.probes:
+        reliability = "not known, since no curvature was probed"
+    flag = f"; !: flagged (surely above {scores.threshold:g})" if scores.flagged.any() else ""
+    return [
+        ("importance", "exact where verified, else the estimate that is named behind the verdict"),
+        (
+            "interval",
+            "for the exact mean effect on these prompts; that of a component picked at random holds it with "
+            f"probability {scores.level:.0%} at least",
+        ),
+        ("R", reliability + flag),
+        (
+            "verdict",
+            "verified: patched exactly, or known to change nothing. bounded: an estimate with an interval. unresolved: "
+            "no interval, or a first-order term too small to say anything",
+        ),
+        ("other prompts (95 %)", "what the value, taken as it is, might be on other prompts of the kind (bootstrap)"),
+    ]
 
 
 def sentences(scores: ScreenedScores) -> list[str]:
@@ -147,8 +174,8 @@ def print_screening(
             interval(row.prompts_low, row.prompts_high),
         )
     console.print(table)
-    if scores.flagged.any():
-        console.print("!: flagged.", style="dim")
+    for column, text in legend(scores):
+        console.print(escape(f"{column}: {text}"), style="dim", highlight=False)
     stages = Table(title="Cost", title_justify="left", box=None, pad_edge=False)
     for name in ("stage", "exact runs", "forward-equivalents", "s"):
         stages.add_column(name, justify="left" if name == "stage" else "right")
@@ -158,7 +185,7 @@ def print_screening(
     spent = scores.cost["forward_equivalents"], sum(scores.cost["seconds"].values())
     stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}", f"{spent[1]:.1f}")
     console.print(stages)
-    console.print(f"Time: {words.time(scores)}.", style="dim")
+    console.print(f"Time: {words.time(scores.cost)}.", style="dim")
     if folder is not None:
         console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
         if (page := folder / "report.html").is_file():

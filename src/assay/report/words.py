@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from assay.data.baseline import Baseline, standard_error
@@ -154,16 +156,20 @@ def shown(answer: Answer | None) -> str:
 
 
 def cost(scores: Scores) -> str:
-    spent = scores.cost
-    line = f"{spent['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {time(scores)}"
-    if spent["interventions"]:
-        line += f", {spent['interventions']} patched sequences"
+    return spent(scores.cost)
+
+
+def spent(cost: dict[str, Any]) -> str:
+    """What a run took, as its folder keeps it."""
+    line = f"{cost['forward_equivalents']:.1f} forward-equivalents (the baseline's included), {time(cost)}"
+    if cost["interventions"]:
+        line += f", {cost['interventions']} patched sequences"
     return line
 
 
-def time(scores: Scores) -> str:
+def time(cost: dict[str, Any]) -> str:
     """Seconds of computing; and by the clock, where these are not about the same."""
-    computing, clock = sum(scores.cost["seconds"].values()), scores.cost.get("clock")  # run folders of before had none
+    computing, clock = sum(cost["seconds"].values()), cost.get("clock")  # run folders of before had none
     if clock is None or (clock["processes"] == 1 and not clock["went_on"]):
         return f"{computing:.1f} s"
     over = f" over {clock['processes']} processes" if clock["processes"] > 1 else ""

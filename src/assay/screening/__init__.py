@@ -2,6 +2,6 @@
 
 from assay.screening.curve import ResponseCurve, response_curve
 from assay.screening.result import KIND, ScreenedScores, Stage
-from assay.screening.workflow import FIXES, Options, screen
+from assay.screening.workflow import FIXES, LIMIT, Options, screen
 
-__all__ = ["FIXES", "KIND", "Options", "ResponseCurve", "ScreenedScores", "Stage", "response_curve", "screen"]
+__all__ = ["FIXES", "KIND", "LIMIT", "Options", "ResponseCurve", "ScreenedScores", "Stage", "response_curve", "screen"]

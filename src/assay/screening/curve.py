@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.data.baseline import Baseline
 from assay.engine.cost import CostMeter
 from assay.engine.response import Response
 from assay.errors import OptionError, refuse_unknown
@@ -45,7 +46,15 @@ class ResponseCurve:
     """(n, K) g' at 0, 1/K, ..., (K-1)/K; no columns where there are no second derivatives."""
     curvatures: NDArray[np.float64]
     """(n, K) g''."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    baseline: Baseline
+    metric_description: str
+    metric_chosen_because: str
+    direction: str
+    cost: dict[str, Any]
+    """As of `assay.Scores`: all that was run for the curve, the baseline included."""
+    configuration: dict[str, Any]
+    provenance: dict[str, Any]
 
     @property
     def effect(self) -> float:
@@ -109,10 +118,12 @@ class ResponseCurve:
         )
         figure.update_xaxes(title_text="strength a of the patch")
         figure.update_yaxes(title_text=f"{self.metric} ({self.unit}), mean over {len(self.values)} prompts")
-        title = f"{self.component.name} of {self.model} on {self.task}"
-        return figure.update_layout(
-            title={"text": title.replace("<", "&lt;")}, height=520, legend={"orientation": "h", "y": -0.2}
-        )
+        unpatched = f"{self.baseline.clean.mean():+.4g} on clean and {self.baseline.corrupted.mean():+.4g} on corrupted"
+        title = {
+            "text": f"{self.component.name} of {self.model} on {self.task}".replace("<", "&lt;"),
+            "subtitle": {"text": f"unpatched {self.metric} ({self.unit}): {unpatched} prompts"},
+        }
+        return figure.update_layout(title=title, height=520, legend={"orientation": "h", "y": -0.2})
 
 
 def response_curve(
@@ -137,8 +148,7 @@ def response_curve(
         AssayError: as `assay.measure`.
     """
     refuse_unknown("response_curve", options, ("points", "segments", *CommonOptions.__annotations__))
-    if points < 2 or segments < 1:
-        raise OptionError(f"A response needs 2 points and 1 segment at least, not {points} and {segments}.")
+    require_grid(points, segments)
     if isinstance(component, str):
         component = component_named(model, component)
     with prepared(METHODS["activation-patching"], model, pairs, sites=Selection([component]), **options) as run:
@@ -147,7 +157,8 @@ def response_curve(
         allowed = abilities(model, run.setting.metric, run.direction, probes=1)
         cuts = segments if allowed.gradients and allowed.curvature else 0
         strengths = np.linspace(0, 1, points)
-        _, measured = run.measure_baseline(CostMeter(), by_start=True, force=True)
+        cost = CostMeter()
+        baseline, measured = run.measure_baseline(cost, by_start=True, force=True)
         shards = make_plan(model, run.setting.components, [batch for batch, _ in measured], by_component=True)
         method = Method(
             name="response",
@@ -157,7 +168,7 @@ def response_curve(
             outputs=points + 2 * cuts,
             by_component=True,
         )
-        found = Computer(run, measured, CostMeter(), by_start=True, show=False).values(method, shards)[:, 0].T
+        found = Computer(run, measured, cost, by_start=True, show=False).values(method, shards)[:, 0].T
         slopes, curvatures = np.split(found[:, points:], 2, axis=1)
         return ResponseCurve(
             component=run.setting.components[0],
@@ -170,7 +181,24 @@ def response_curve(
             slopes=slopes,
             curvatures=curvatures,
             notes=allowed.notes,
+            baseline=baseline,
+            metric_description=run.setting.metric.description,
+            metric_chosen_because=run.metric_chosen_because,
+            direction=run.direction,
+            cost=cost.summary(run.layer_tokens),
+            configuration={**run.configuration, "method": "response", "points": points, "segments": segments},
+            provenance=run.provenance(""),
         )
+
+
+def require_grid(points: int, segments: int) -> None:
+    """Refuse what is no grid.
+
+    Raises:
+        OptionError: fewer than 2 points or 1 segment.
+    """
+    if points < 2 or segments < 1:
+        raise OptionError(f"A response needs 2 points and 1 segment at least, not {points} and {segments}.")
 
 
 def _along(strengths: list[float], cuts: int, response: Response, _: Setting) -> Tensor:

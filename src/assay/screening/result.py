@@ -157,6 +157,10 @@ class ScreenedScores(Scores):
             }
         )
 
+    @property
+    def _ended_at_a_limit(self) -> bool:
+        return not self.screened
+
     def _files(self) -> RunFiles:
         files = super()._files()
         tensors = {f"screening.{name}": getattr(self, name) for name in ARRAYS}

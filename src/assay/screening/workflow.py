@@ -61,6 +61,8 @@ from assay.store import RunFolder
 Fix = Literal["exact", "hvp", "ms-hvp"]
 FIXES: tuple[str, ...] = get_args(Fix)
 NAME = "screen"
+LIMIT = "budget"
+"""The option that ends a run early, and is no part of what makes two runs the same."""
 SOURCE_NOTE = "attribution patching and curvature (Zhang & Wang, arXiv 2606.09899), split conformal intervals"
 EXACT = METHODS["activation-patching"]
 
@@ -129,7 +131,8 @@ def screen(
         probes: Hessian-vector products for each kind of site; 0 for none.
         threshold: flag a component if curvature surely exceeds this share of its first-order term.
         fix: what flagged components are corrected by, before the exact runs that the top k needs anyway.
-        budget: forward-equivalents to stop at, everything included.
+        budget: forward-equivalents to stop at, everything included. With a larger one the same call goes on in the
+            same run folder.
         seed: of probes and calibration sample.
 
     Returns:
@@ -156,8 +159,11 @@ def screen(
         run_folder=run_folder,
     ) as run:
         run = replace(run, configuration={**run.configuration, "method": NAME, **vars(options)})
-        if run.folder is not None and run.folder.is_finished:
-            require_finished(run.folder, run.configuration)
+        if (
+            run.folder is not None
+            and run.folder.is_finished
+            and require_finished(run.folder, run.configuration, limit=LIMIT)
+        ):
             return ScreenedScores.load(run.folder.path)
         scores = _Workflow(run, options, show=progress, force=force, then=on_baseline).result()
         if run.folder is not None and run.folder is not run_folder:
@@ -194,7 +200,9 @@ class _Workflow:
         self.prices = Prices.of(run.setting, self.batches)
         self.computer = Computer(run, measured, self.cost, by_start=True, show=show)
         if run.folder is not None:
-            run.folder.begin(run.plan(shards="as the search goes"))
+            # What a shard holds is the same whatever may be spent: with more of it, the run is gone on with.
+            plan = run.plan(shards="as the search goes")
+            run.folder.begin({name: value for name, value in plan.items() if name != LIMIT})
 
     def result(self) -> ScreenedScores:
         exhausted = self._exhausted()

@@ -32,6 +32,8 @@ SCHEMA_VERSION = 1
 SCRATCH = ".assay-"
 UNFINISHED = ("plan.json", "lock", "shards")
 """What lies in a run folder while its run is being computed; see `assay.store.unfinished`."""
+SHARDS_KEPT = "shards_kept"
+"""In run.json of a run that ended at a limit and can be gone on with: plan and shards are still there."""
 
 
 @dataclass(frozen=True)
@@ -178,21 +180,41 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     return cast(dict[str, Any], run)
 
 
-def finished_run(folder: Path, request: dict[str, Any]) -> bool:
+def finished_run(folder: Path, request: dict[str, Any], limit: str | None = None) -> bool:
     """Whether the folder holds a finished run of just this request.
+
+    Args:
+        limit: see `asks_for_more`. A run that it stopped is not finished if more is asked now.
 
     Raises:
         StoreError: it holds something else; the message names what differs.
     """
     if not os.path.exists(folder) or (folder.is_dir() and _is_ours_unfinished(folder)):
         return False
-    if different := differences(read_run_json(folder).get("request", {}), request):
+    run = read_run_json(folder)
+    there = run.get("request", {})
+    more = False
+    if limit is not None and asks_for_more(run, there, request, limit):
+        there, more = {**there, limit: request[limit]}, True
+    if different := differences(there, request):
         raise StoreError(
             f"{folder} holds a finished run of another configuration:\n"
             + "\n".join(different)
             + "\nChoose another --out."
         )
-    return True
+    return not more
+
+
+def asks_for_more(run: dict[str, Any], there: dict[str, Any], now: dict[str, Any], limit: str) -> bool:
+    """Whether a run ended at a limit of its own, its shards kept, and more (or no limit) is given now.
+
+    Args:
+        run: the content of run.json.
+        there: what was asked for then, or the configuration of then.
+        limit: the entry that says how much may be spent; None is no limit.
+    """
+    spent, allowed = there.get(limit), now[limit]
+    return bool(run.get(SHARDS_KEPT)) and spent is not None and (allowed is None or allowed > spent)
 
 
 def require_writable(folder: Path) -> None:

@@ -3,9 +3,10 @@
 lock                     held by the process that computes (see `lock`)
 plan.json                what the run is, and what it is cut into: whatever decides its bytes
 shards/00012.safetensors what one shard gave: ``values`` (components, rows), float64; in the header's metadata
-                         its number, its cost and a SHA-256 over those, the plan and the values
+                         its number, its cost and a SHA-256 over those, the plan, what it is of and the values
 
 Every file is written under another name, brought to the disk and renamed, so it is there whole or not at all.
+A run that ends at a limit keeps plan and shards beside its result: with a higher limit it is gone on with.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,9 +27,11 @@ from safetensors.numpy import load, save
 from assay.errors import StoreError
 from assay.store.differences import differences
 from assay.store.files import (
+    SHARDS_KEPT,
     UNFINISHED,
     RunFiles,
     make_folders,
+    read_run_json,
     require_ours_or_empty,
     sync,
     write_run,
@@ -84,7 +88,7 @@ class RunFolder:
     def _leave(self) -> None:
         try:
             if self._lock.held:
-                if self.is_finished or not self.kept:
+                if (self.is_finished and not self._ended_at_a_limit) or not self.kept:
                     self._clear()
                 self._lock.release()
             for made in reversed(self._made):
@@ -95,6 +99,13 @@ class RunFolder:
     @property
     def is_finished(self) -> bool:
         return (self.path / "run.json").is_file()
+
+    @property
+    def _ended_at_a_limit(self) -> bool:
+        try:
+            return bool(read_run_json(self.path).get(SHARDS_KEPT))
+        except StoreError:
+            return False
 
     @property
     def kept(self) -> int:
@@ -116,7 +127,8 @@ class RunFolder:
         return None if there is None else there["plan"]
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Write the plan down, or make sure that it is the one that is being carried out here.
+        """Write the plan down, or make sure that it is the one that is being carried out here. The result of a run
+        that ended at a limit is given up; its shards give it again.
 
         Raises:
             StoreError: it is not (the message names what differs), or it cannot be written.
@@ -128,6 +140,7 @@ class RunFolder:
             content = {"schema_version": PLAN_VERSION, "request": self.request or {}, "plan": now}
             text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
             self._write(self.path / "plan.json", text.encode())
+        (self.path / "run.json").unlink(missing_ok=True)
         self._hash = hashlib.sha256(json.dumps(now, sort_keys=True).encode()).hexdigest()
 
     def _require_same(self, there: dict[str, Any], now: dict[str, Any]) -> None:
@@ -138,19 +151,24 @@ class RunFolder:
                 + "\nGo on with the command that began it, choose another folder, or delete this one."
             )
 
-    def read_shard(self, number: int) -> tuple[np.ndarray, dict[str, Any]] | None:
-        """Values and cost of a finished shard; None if it is missing or damaged, so that it must be done again."""
+    def read_shard(self, number: int, content: str) -> tuple[np.ndarray, dict[str, Any]] | None:
+        """Values and cost of a finished shard; None if it must be done again: it is missing, damaged, or of something
+        else.
+
+        Args:
+            content: what it is of, as it was written.
+        """
         try:
             data = self._shard(number).read_bytes()
             (size,) = np.frombuffer(data[:8], "<u8")
             metadata = json.loads(data[8 : 8 + int(size)])["__metadata__"]
             values = load(data)[VALUES]
-            whole = metadata["sha256"] == self._digest(number, values, metadata["cost"])
+            whole = metadata["sha256"] == self._digest(number, content, values, metadata["cost"])
             return (values, json.loads(metadata["cost"])) if whole else None
         except (OSError, ValueError, KeyError, TypeError, SafetensorError):
             return None
 
-    def write_shard(self, number: int, values: np.ndarray, cost: dict[str, Any]) -> None:
+    def write_shard(self, number: int, content: str, values: np.ndarray, cost: dict[str, Any]) -> None:
         """Keep what a shard gave.
 
         Raises:
@@ -158,14 +176,14 @@ class RunFolder:
         """
         values = np.ascontiguousarray(values, "<f8")
         text = json.dumps(cost)
-        metadata = {"number": str(number), "cost": text, "sha256": self._digest(number, values, text)}
+        metadata = {"number": str(number), "cost": text, "sha256": self._digest(number, content, values, text)}
         self._write(self._shard(number), save({VALUES: values}, metadata))
 
     def _shard(self, number: int) -> Path:
         return self.path / "shards" / f"{number:05d}.safetensors"
 
-    def _digest(self, number: int, values: np.ndarray, cost: str) -> str:
-        label = json.dumps([self._hash, number, list(values.shape), cost])
+    def _digest(self, number: int, content: str, values: np.ndarray, cost: str) -> str:
+        label = json.dumps([self._hash, number, content, list(values.shape), cost])
         return hashlib.sha256(label.encode() + values.tobytes()).hexdigest()
 
     def _write(self, path: Path, data: bytes) -> None:
@@ -183,17 +201,25 @@ class RunFolder:
                 "and give the same command again to go on."
             ) from error
 
-    def write(self, files: RunFiles, finish: Callable[[Path], object] = lambda _: None) -> Path:
+    def write(
+        self, files: RunFiles, finish: Callable[[Path], object] = lambda _: None, *, keep_shards: bool = False
+    ) -> Path:
         """Write the finished run and remove what was kept on the way.
+
+        Args:
+            keep_shards: the run ended at a limit; leave what was kept, to go on from with a higher one.
 
         Raises:
             StoreError: it cannot be written; the shards are still there.
         """
+        if keep_shards:
+            files = replace(files, run={**files.run, SHARDS_KEPT: True})
         try:
             write_run(self.path, files, finish=finish, held=True)
         except StoreError as error:
             raise StoreError(f"{error} All shards are kept; give the same command again to finish.") from error
-        self._clear()
+        if not keep_shards:
+            self._clear()
         return self.path
 
     def _clear(self) -> None:
