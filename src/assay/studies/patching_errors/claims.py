@@ -1,0 +1,156 @@
+"""What arXiv 2606.09899 claims, and whether the numbers here agree; verdicts follow from the tables by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from assay.studies.patching_errors.settings import HEADS, NEURONS
+from assay.studies.patching_errors.tables import ATP, HVP, LOCAL
+
+AGREES, PARTLY, NOT = "agrees", "agrees in part", "does not agree"
+CUTS = {HEADS: (0.72, 0.90), NEURONS: (0.56, 0.67)}
+"""By how much HVP cuts the relative error of the five largest, in the paper."""
+SHARP = 1.0
+"""R from which on curvature is called high."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, what is found here, and how the two compare."""
+
+    says: str
+    found: str
+    verdict: str
+
+
+def claims(found: dict[str, Any]) -> list[Claim]:
+    """All that the measured settings allow to check."""
+    table = found["errors"]
+    checked = [_cut(found["improvement"], site) for site in found["sites"]]
+    checked += [_overshoot(found["by_curvature"][site], site) for site in found["sites"]]
+    checked += [_recovery(found["by_curvature"][site], site) for site in found["sites"]]
+    checked += _equal_cost(found["duels"], found["sites"])
+    checked.append(_overlap(table))
+    if len(found["local"]):
+        checked.append(_local(found["local"]))
+    return [claim for claim in checked if claim is not None]
+
+
+def _kind(site: str) -> str:
+    return "heads" if site == HEADS else "neurons before their activation function"
+
+
+def _percent(values: Sequence[float] | pd.Series) -> str:
+    found = sorted(float(value) for value in values if np.isfinite(value))
+    return ", ".join(f"{value:.0%}".replace("%", " %") for value in found)
+
+
+def _cut(improvement: pd.DataFrame, site: str) -> Claim | None:
+    cuts = improvement[improvement["site"] == site][HVP].dropna()
+    if not len(cuts):
+        return None
+    low, high = CUTS[site]
+    median = float(cuts.median())
+    inside = int(((cuts >= low - 0.005) & (cuts <= high + 0.005)).sum())
+    verdict = AGREES if low <= median <= high and (cuts > 0).all() else PARTLY if median > 0 else NOT
+    return Claim(
+        f"HVP cuts the relative error of the five largest {_kind(site)} by {low:.0%}–{high:.0%}.".replace("%", " %"),
+        f"By {_percent(cuts)} in the {len(cuts)} settings, median {median:.0%}; {inside} lie in the paper's "
+        "range.".replace("%", " %"),
+        verdict,
+    )
+
+
+def _sharp(bins: pd.DataFrame) -> pd.DataFrame:
+    return bins[(bins["from"] >= SHARP) & (bins["pairs"] > 0)]
+
+
+def _share(bins: pd.DataFrame, column: str) -> float:
+    return float(np.average(bins[column], weights=bins["pairs"]))
+
+
+def _overshoot(bins: pd.DataFrame, site: str) -> Claim | None:
+    sharp, mild = _sharp(bins), bins[(bins["from"] < SHARP) & (bins["pairs"] > 0)]
+    if not len(sharp) or not len(mild):
+        return None
+    worse, before = _share(sharp, f"{HVP} worse"), _share(mild, f"{HVP} worse")
+    return Claim(
+        f"At high curvature a single HVP step overshoots and can be worse than AtP ({_kind(site)}).",
+        f"Where R ≥ {SHARP:g} HVP is worse than AtP in {worse:.0%} of {int(sharp['pairs'].sum())} (component, prompt) "
+        f"pairs; below, in {before:.0%} of {int(mild['pairs'].sum())}.".replace("%", " %"),
+        AGREES if worse > before and worse >= 0.1 else PARTLY if worse > 0 else NOT,
+    )
+
+
+def _recovery(bins: pd.DataFrame, site: str) -> Claim | None:
+    sharp = _sharp(bins)
+    if not len(sharp):
+        return None
+    worse = _share(sharp, "ms-hvp:segments=5 worse")
+    errors = {name: _share(sharp, name) for name in (ATP, HVP, "ms-hvp:segments=5")}
+    better = errors["ms-hvp:segments=5"] < min(errors[ATP], errors[HVP])
+    return Claim(
+        f"MS-HVP with K = 5 recovers from the overshoot ({_kind(site)}).",
+        f"Where R ≥ {SHARP:g} the median error is {errors[ATP]:.0%} with AtP, {errors[HVP]:.0%} with HVP and "
+        f"{errors['ms-hvp:segments=5']:.0%} with K = 5, which is worse than AtP in {worse:.0%} of pairs.".replace(
+            "%", " %"
+        ),
+        AGREES if better and worse < 0.1 else PARTLY if better else NOT,
+    )
+
+
+def _equal_cost(duels: pd.DataFrame, sites: Sequence[str]) -> list[Claim]:
+    said = "MS-HVP at cost 10 (K = 5) beats integrated gradients at cost 35."
+    claims = []
+    left = "integrated-gradients:rule=left:steps="
+    larger = [b for b in (f"{left}{n}" for n in (35, 20, 10)) if b in set(duels["b"])][:1]
+    for b, rule in [
+        *((each, "left ends") for each in larger),
+        ("integrated-gradients:rule=midpoint:steps=5", "midpoints"),
+    ]:
+        row = duels[(duels["a"] == "ms-hvp:segments=5") & (duels["b"] == b)].iloc[0]
+        won, of = (int(sum(row[f"{site} {what}"] for site in sites)) for what in ("won", "settings"))
+        ratio = float(np.median([row[f"{site} ratio"] for site in sites]))
+        steps = b.rsplit("=", 1)[1]
+        claims.append(
+            Claim(
+                said,
+                f"With {rule} and {steps} gradients, MS-HVP is closer in {won} of {of} settings; IG's error is "
+                f"{ratio:.2g} times MS-HVP's (median).",
+                AGREES if won == of else NOT if won < of / 2 else PARTLY,
+            )
+        )
+    return claims
+
+
+def _overlap(table: pd.DataFrame) -> Claim | None:
+    rows = table[(table["which"] == "followed") & (table["site"] == HEADS) & table["task"].str.startswith("greater")]
+    if not len(rows):
+        return None
+    wide = rows.pivot_table(index="model", columns="method", values="overlap")
+    before, after = float(wide[ATP].mean()), float(wide[HVP].mean())
+    verdict = AGREES if after - before > 0.05 else PARTLY if after > before else NOT
+    return Claim(
+        "On Greater-Than the overlap of the five largest heads with the exact ones rises from 70.1 % to 83.2 %.",
+        f"From {before:.0%} to {after:.0%}, mean over {len(wide)} models.".replace("%", " %"),
+        verdict,
+    )
+
+
+def _local(local: pd.DataFrame) -> Claim:
+    r, network = local[f"{LOCAL} r"], local[f"{HVP} r"]
+    factors = local[f"{LOCAL} factor 0.5"]
+    low = float(r.abs().median()) < 0.2
+    small = float(factors.median()) > 2
+    return Claim(
+        "Local curvature does not track the error (r = 0.04) and is 2 to 66 times too small.",
+        f"r from {r.min():.2f} to {r.max():.2f} (median {r.median():.2f}); the true error is {factors.min():.1f} to "
+        f"{factors.max():.1f} times the predicted one (medians of settings). Network-level curvature: r from "
+        f"{network.min():.2f} to {network.max():.2f}.",
+        AGREES if low and small else PARTLY if low or small else NOT,
+    )
