@@ -11,6 +11,7 @@ import pandas as pd
 
 from assay.studies.patching_errors.settings import HEADS, NEURONS
 from assay.studies.patching_errors.tables import ATP, HVP, LOCAL
+from assay.studies.patching_errors.wording import percent
 
 AGREES, PARTLY, NOT = "agrees", "agrees in part", "does not agree"
 CUTS = {HEADS: (0.72, 0.90), NEURONS: (0.56, 0.67)}
@@ -46,8 +47,7 @@ def _kind(site: str) -> str:
 
 
 def _percent(values: Sequence[float] | pd.Series) -> str:
-    found = sorted(float(value) for value in values if np.isfinite(value))
-    return ", ".join(f"{value:.0%}".replace("%", " %") for value in found)
+    return ", ".join(percent(value) for value in sorted(float(value) for value in values if np.isfinite(value)))
 
 
 def _cut(improvement: pd.DataFrame, site: str) -> Claim | None:
@@ -59,9 +59,10 @@ def _cut(improvement: pd.DataFrame, site: str) -> Claim | None:
     inside = int(((cuts >= low - 0.005) & (cuts <= high + 0.005)).sum())
     verdict = AGREES if low <= median <= high and (cuts > 0).all() else PARTLY if median > 0 else NOT
     return Claim(
-        f"HVP cuts the relative error of the five largest {_kind(site)} by {low:.0%}–{high:.0%}.".replace("%", " %"),
-        f"By {_percent(cuts)} in the {len(cuts)} settings, median {median:.0%}; {inside} lie in the paper's "
-        "range.".replace("%", " %"),
+        f"HVP cuts the relative error of the five largest {_kind(site)} by {100 * low:.0f}–{high:.0%}.".replace(
+            "%", " %"
+        ),
+        f"By {_percent(cuts)} (settings), median {percent(median)}; {inside} of {len(cuts)} lie in the paper's range.",
         verdict,
     )
 
@@ -108,6 +109,7 @@ def _equal_cost(duels: pd.DataFrame, sites: Sequence[str]) -> list[Claim]:
     said = "MS-HVP at cost 10 (K = 5) beats integrated gradients at cost 35."
     claims = []
     left = "integrated-gradients:rule=left:steps="
+    # The most gradients that were taken at left ends, and half of MS-HVP's cost with midpoints.
     larger = [b for b in (f"{left}{n}" for n in (35, 20, 10)) if b in set(duels["b"])][:1]
     for b, rule in [
         *((each, "left ends") for each in larger),
@@ -120,8 +122,8 @@ def _equal_cost(duels: pd.DataFrame, sites: Sequence[str]) -> list[Claim]:
         claims.append(
             Claim(
                 said,
-                f"With {rule} and {steps} gradients, MS-HVP is closer in {won} of {of} settings; IG's error is "
-                f"{ratio:.2g} times MS-HVP's (median).",
+                f"With {rule} at cost {steps} MS-HVP is closer in {won} of {of} settings; IG's error is {ratio:.2g} "
+                "times MS-HVP's (median).",
                 AGREES if won == of else NOT if won < of / 2 else PARTLY,
             )
         )

@@ -14,15 +14,14 @@ from assay.errors import StoreError
 from assay.studies.patching_errors import tables
 from assay.studies.patching_errors.arrays import Measured, read_setting, read_sizes
 from assay.studies.patching_errors.claims import claims
-from assay.studies.patching_errors.settings import HEADS, NEURONS, SAMPLED, SCALES, Setting, Sizes
-from assay.studies.patching_errors.tables import ATP, HVP, LOCAL, STAR, TWO_POINT, label
+from assay.studies.patching_errors.settings import HEADS, SAMPLED, SCALES, Setting, Sizes
+from assay.studies.patching_errors.tables import ATP, HVP, LOCAL, STAR, TWO_POINT
+from assay.studies.patching_errors.wording import KINDS, SHORT, label, number, percent
 from assay.studies.svg import Line, line_chart
 
 DRAWS = 500
 FIGURES = "patching-errors"
 """Folder beside the page."""
-SHORT = {"smollm2-135m": "SmolLM2", "gemma-3-270m": "Gemma 3"}
-KINDS = {HEADS: "heads", NEURONS: "neurons"}
 
 
 def write_page(folder: Path, page: Path, settings: Sequence[Setting] | None = None, draws: int = DRAWS) -> list[Path]:
@@ -68,7 +67,6 @@ def results(measured: Sequence[Measured], draws: int) -> dict[str, Any]:
         "errors": errors,
         "sites": sites,
         "improvement": tables.improvement(errors, "top"),
-        "improvement_l1": tables.improvement(errors, "l1"),
         "duels": tables.duels(errors),
         "by_curvature": {site: tables.by_curvature(measured, site) for site in sites},
         "scaled": {site: tables.scaled(measured, site) for site in sites},
@@ -173,18 +171,6 @@ def by_setting(table: pd.DataFrame, site: str, which: str, figure: str, show: Ca
         values = " | ".join(show(cells[each]) if each in cells else "" for each in columns)
         lines.append(f"| {label(str(name))} | {cost} | {values} |")
     return "\n".join(lines)
-
-
-def percent(value: float | None, digits: int = 0) -> str:
-    """As a percentage; an empty cell for what is not defined."""
-    return "" if value is None or not np.isfinite(value) else f"{value:.{digits}%}".replace("%", " %")
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """To so many significant digits; an empty cell for what is not defined."""
-    if value is None or not np.isfinite(value):
-        return ""
-    return f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def _reasons(left_out: dict[Setting, dict[str, str]]) -> list[str]:

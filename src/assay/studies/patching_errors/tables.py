@@ -48,21 +48,6 @@ PAIRS = (
 """Second order against slopes alone."""
 
 
-def label(name: str) -> str:
-    """A method in few words."""
-    method, _, parameters = name.partition(":")
-    values = dict(part.split("=") for part in parameters.split(":")) if parameters else {}
-    match method:
-        case "ms-hvp":
-            return f"MS-HVP, K = {values['segments']}"
-        case "integrated-gradients":
-            return f"IG {values['rule']}, {values['steps']}"
-        case "integrated-hessians":
-            return f"IH, {values['steps']}"
-    short = {ATP: "AtP", HVP: "HVP", STAR: "AtP*", EXACT: "exact", SAMPLED: "HVP, 8 probes"}
-    return short.get(method, method.replace("-", " "))
-
-
 def errors(settings: Sequence[Measured]) -> pd.DataFrame:
     """One row per setting, set of components and method: errors, agreement in rank, cost per component."""
     rows = []
@@ -102,12 +87,17 @@ def overlap(estimate: NDArray[np.float64], exact: NDArray[np.float64], k: int = 
 
 
 def improvement(table: pd.DataFrame, figure: str) -> pd.DataFrame:
-    """How much of attribution patching's error HVP and MS-HVP take away, setting by setting."""
-    wide = table[table["which"] == "followed"].pivot_table(
-        index=["site", "model", "task"], columns="method", values=figure, sort=False
-    )
-    names = [HVP, *(f"ms-hvp:segments={k}" for k in (2, 5, 10)), SAMPLED]
-    return pd.DataFrame({name: 1 - wide[name] / wide[ATP] for name in names}).reset_index()
+    """How much of attribution patching's error HVP and MS-HVP take away, setting by setting.
+
+    MS-HVP is held against attribution patching on the components that are followed, the others on the whole sample.
+    """
+    found: dict[str, pd.Series] = {}
+    for which, names in (("sample", (HVP, SAMPLED)), ("followed", tuple(f"ms-hvp:segments={k}" for k in (2, 5, 10)))):
+        wide = table[table["which"] == which].pivot_table(
+            index=["site", "model", "task"], columns="method", values=figure, sort=False
+        )
+        found |= {name: 1 - wide[name] / wide[ATP] for name in names}
+    return pd.DataFrame(found).reset_index()
 
 
 def duels(table: pd.DataFrame) -> pd.DataFrame:
