@@ -164,6 +164,13 @@ def test_verdicts_follow_from_the_tables(folder: Path) -> None:
         found["improvement"].loc[found["improvement"]["site"] == HEADS, "hvp"] = share
         assert {claim.says: claim.verdict for claim in claims(found)}[cut] == verdict
 
+    table = found["errors"].set_index(["which", "method"])
+    for error, verdict in ((1.0, "does not agree"), (1e-9, "agrees")):
+        table.loc[("followed", "ms-hvp:segments=5"), "l1"] = error
+        found["errors"] = table.reset_index()
+        compared = [claim.verdict for claim in claims(found) if "at cost 35" in claim.says]
+        assert compared == [verdict, verdict]
+
 
 def test_settings_are_those_of_the_issue() -> None:
     settings = DEFAULT.settings()
