@@ -14,7 +14,6 @@ component by itself. Wherever errors of most components are not much smaller tha
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +26,9 @@ from assay.methods import METHODS
 from assay.methods.plan import make_plan
 from assay.methods.preparation import prepared
 from assay.methods.sharded import Computer
-from assay.reliability import Estimates, screen
-from assay.reliability.calibration import rank
+from assay.reliability import Estimates
 from assay.screening.estimates import FIRST_ORDER, MOVES, QUADRATIC, VARIANCE, estimates_with
+from assay.studies.draws import Draws, draw
 
 
 def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int, seed: int) -> None:
@@ -58,46 +57,13 @@ def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int
     )
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Figures of one setting, each a list over draws."""
-
-    coverage: list[float]
-    width: list[float]
-    constant: list[float]
-    spread: list[float]
-    """Of errors outside the sample: their quantile at the level over their median."""
-    recall: list[float]
-    runs: list[int]
-    broken: list[bool]
-
-
-def draw(path: Path, top: int, level: float, draws: int) -> tuple[int, Draws]:
-    """Screen the same components with many seeds; also their number."""
+def draw_from(path: Path, top: int, level: float, draws: int) -> tuple[int, Draws]:
+    """Screen the components of a file with many seeds; also their number."""
     arrays = np.load(path)
     tables = [arrays[name] for name in ("first_order", "quadratic", "quadratic_stderr")]
     exact = arrays["exact"]
     kinds = arrays["kinds"].tolist() if "kinds" in arrays else ["all"] * len(exact)
-    estimates = Estimates(kinds, *tables)
-    mean = exact.mean(1)
-    true_top = set(np.argsort(-np.abs(mean), kind="stable")[:top].tolist())
-    found = Draws([], [], [], [], [], [], [])
-    for seed in range(draws):
-        result = screen(estimates, lambda members: exact[members], top=top, level=level, seed=seed)
-        found.recall.append(len(true_top & set(result.top.tolist())) / top)
-        found.runs.append(result.runs)
-        unverified = result.verdict != "verified"
-        outside = ((mean < result.lower) | (mean > result.upper))[unverified].sum()
-        found.broken.append(bool(outside > result.outside_bound))
-        for each in result.calibrations:
-            others = np.setdiff1d(each.members, each.sample)
-            error = np.abs(mean - estimates.values(each.uses_curvature))
-            margin = each.quantile * estimates.scale
-            found.spread.append(float(np.quantile(error[others], level) / np.median(error[others])))
-            found.coverage.append(float((error <= margin)[others].mean()))
-            found.width.append(float(np.median(margin[others])))
-            found.constant.append(float(np.sort(error[each.sample])[rank(len(each.sample), level) - 1]))
-    return len(exact), found
+    return len(exact), draw(Estimates(kinds, *tables), exact, top, level, range(draws))
 
 
 def main() -> None:
@@ -124,7 +90,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     of_normal = norm.ppf((1 + given.level) / 2) / norm.ppf(0.75)
     for path in given.files:
-        count, found = draw(path, given.top, given.level, given.draws)
+        count, found = draw_from(path, given.top, given.level, given.draws)
         width, constant = np.median(found.width), np.median(found.constant)
         runs = np.mean(found.runs)
         print(

@@ -15,7 +15,7 @@ from families import HIDDEN, LAYERS, VOCABULARY, WIDTH, tiny_model
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 from arithmetic import Layer, needed
-from screening_draws import draw, make
+from screening_draws import draw_from, make
 from screening_runs import row
 
 
@@ -57,7 +57,7 @@ def test_screening_draws_find_the_top_of_arrays_that_they_made(tmp_path: Path) -
     arrays = np.load(path)
     assert {arrays[name].shape for name in ("first_order", "quadratic", "quadratic_stderr", "exact")} == {(512, 2)}
     assert np.corrcoef(arrays["first_order"].ravel(), arrays["exact"].ravel())[0, 1] > 0.9
-    count, found = draw(path, 5, 0.9, 30)
+    count, found = draw_from(path, 5, 0.9, 30)
     assert count == 512
     assert len(found.recall) == len(found.coverage) == 30
     assert np.mean(found.coverage) > 0.87

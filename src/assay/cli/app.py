@@ -19,6 +19,7 @@ from assay.cli.response import response
 from assay.cli.score import score
 from assay.cli.screen import demo, screen
 from assay.cli.show import show
+from assay.cli.study import study
 from assay.errors import AssayError
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
@@ -33,6 +34,7 @@ app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)
 app.command()(demo)
+app.add_typer(study, name="study")
 
 
 @app.callback()

@@ -1,0 +1,46 @@
+"""``assay study``: experiments of papers, end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from assay.cli.console import make_console
+from assay.model.loading import load
+from assay.studies.patching_errors import DEFAULT, FULL, carry_out, write_page
+
+study = typer.Typer(no_args_is_help=True, help="Experiments of papers, end to end.")
+
+
+@study.callback()
+def studies() -> None:
+    """Experiments of papers, end to end."""
+
+
+@study.command("patching-errors")
+def patching_errors(
+    full: Annotated[
+        bool, typer.Option("--full", help="8 pairs, all sampled neurons followed, more rules of integration.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-patching-errors[-full].")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Markdown file to write. Default: patching-errors.md in the folder.")
+    ] = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Measure nothing; write the page of what is there.")
+    ] = False,
+) -> None:
+    """How far each cheap score is from the exact effect, on SmolLM2-135M and Gemma 3 270M (arXiv 2606.09899).
+
+    What is measured is kept: stopped at any moment, the same command goes on.
+    """
+    sizes = FULL if full else DEFAULT
+    folder = out or Path("runs") / f"study-patching-errors{'-full' if full else ''}"
+    console = make_console()
+    if not page_only:
+        carry_out(folder, sizes, sizes.settings(), load, lambda what: console.print(escape(what)), progress=True)
+    written = write_page(folder, page or folder / "patching-errors.md")
+    console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
