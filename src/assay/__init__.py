@@ -23,7 +23,7 @@ from assay.methods import (
     two_point,
     zero_ablation,
 )
-from assay.model import Model, load
+from assay.model import Model, RuleSet, backward_rules, load, rule_set
 from assay.scores import Scores
 from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
 
@@ -35,11 +35,13 @@ __all__ = [
     "PromptPair",
     "PromptPairs",
     "ResponseCurve",
+    "RuleSet",
     "Scores",
     "ScreenedScores",
     "activation_patching",
     "atp_star",
     "attribution_patching",
+    "backward_rules",
     "compare",
     "direct_effect",
     "hvp",
@@ -57,6 +59,7 @@ __all__ = [
     "read_pairs",
     "resample_ablation",
     "response_curve",
+    "rule_set",
     "screen",
     "sites",
     "tasks",
