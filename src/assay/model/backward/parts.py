@@ -59,7 +59,8 @@ def find_parts(model: Model) -> Parts:
         outputs = [layer.neuron_output if family.gated else None, experts]
         outputs += [_at(layer.module, family.shared_neuron_output)] if family.shared_neuron_output else []
         parts.gated += [(names[id(module)], module) for module in outputs if module is not None]
-    parts.norms.append((names[id(model.final_norm)], model.final_norm))
+    if not isinstance(model.final_norm, nn.Identity):
+        parts.norms.append((names[id(model.final_norm)], model.final_norm))
     return parts
 
 
