@@ -27,6 +27,7 @@ run residual ${peers[@]+"${peers[@]}"}
 run long_prompt
 run arithmetic
 run attribution ${peers[@]+"${peers[@]}"}
+run gim
 run neurons
 run jobs
 run memory

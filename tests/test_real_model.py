@@ -79,3 +79,26 @@ def test_attribution_patching_agrees_with_exact_on_most(smollm2: assay.Model) ->
     assert late < 0.5
     assert estimate.cost["forward_equivalents"] == pytest.approx(1 + 4 * late + 2 * max(starts) / tokens)
     assert exact.cost["forward_equivalents"] < 270 / 4
+
+
+def test_every_backward_rule_changes_the_gradient_of_a_checkpoint_and_no_value(smollm2: assay.Model) -> None:
+    ids = torch.tensor([smollm2.tokenizer("When Mary and John went to the store, John gave a drink to")["input_ids"]])
+    embeddings = smollm2.embedding(ids).detach().requires_grad_(True)
+
+    def run(rules: str | assay.RuleSet) -> tuple[torch.Tensor, torch.Tensor]:
+        with assay.backward_rules(smollm2, rules):
+            logits = smollm2.hf(inputs_embeds=embeddings, use_cache=False).logits[0, -1]
+        return logits.detach(), torch.autograd.grad(logits.max(), embeddings)[0]
+
+    logits, plain = run("plain")
+    for rules in (
+        assay.RuleSet(temperature=2),
+        assay.RuleSet(freeze_norms=True),
+        *(assay.RuleSet(divide=(product,)) for product in ("pattern-value", "query-key", "gate-up")),
+        "gim",
+        "transformer-lrp",
+        "attn-lrp",
+    ):
+        same, gradient = run(rules)
+        assert torch.equal(logits, same)
+        assert (gradient - plain).norm() > 0.1 * plain.norm()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         atp_star,
         attribution_patching,
         direct_effect,
+        gim,
         hvp,
         hvp_sampled,
         integrated_gradients,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         two_point,
         zero_ablation,
     )
-    from assay.model import Model, load
+    from assay.model import Model, RuleSet, backward_rules, load, rule_set
     from assay.scores import Scores
     from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
 
@@ -43,13 +44,16 @@ __all__ = [
     "PromptPair",
     "PromptPairs",
     "ResponseCurve",
+    "RuleSet",
     "Scores",
     "ScreenedScores",
     "activation_patching",
     "atp_star",
     "attribution_patching",
+    "backward_rules",
     "compare",
     "direct_effect",
+    "gim",
     "hvp",
     "hvp_sampled",
     "integrated_gradients",
@@ -65,6 +69,7 @@ __all__ = [
     "read_pairs",
     "resample_ablation",
     "response_curve",
+    "rule_set",
     "screen",
     "sites",
     "tasks",
@@ -84,3 +89,6 @@ if not TYPE_CHECKING:  # a checker would take every name for one that is there
             if name in __all__ and name in vars(module):
                 return vars(module)[name]
         raise AttributeError(f"module 'assay' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

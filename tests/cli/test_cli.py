@@ -102,6 +102,36 @@ def test_parameters_of_methods(run: Run, tmp_path: Path) -> None:
     assert abs(stored["bare"].values - abs(stored["first"].values)).max() < 1e-5
 
 
+def test_backward_rules_are_stored_and_said(run: Run, tmp_path: Path) -> None:
+    task = ("score", "sequence-sort", "--task", "sort", "--n", "4", "--sites", "heads", "--metric", "log-prob")
+    ended = {
+        name: run(*task, "--method", *method.split(), "--out", name)
+        for name, method in (
+            ("first", "attribution-patching"),
+            ("plain", "attribution-patching --rules plain"),
+            ("ruled", "attribution-patching --rules gim"),
+            ("gim", "gim"),
+        )
+    }
+    assert [one.code for one in ended.values()] == [0, 0, 0, 0]
+    stored = {name: assay.Scores.load(tmp_path / name) for name in ended}
+    assert stored["plain"].request == stored["first"].request
+    assert stored["ruled"].request["rules"] == "gim"
+    assert stored["gim"].configuration["backward_rules"]["divide"] == ["pattern-value", "query-key", "gate-up"]
+    assert (stored["ruled"].values == stored["gim"].values).all()
+    assert (stored["gim"].values != stored["first"].values).any()
+    for name in ("ruled", "gim"):
+        assert "(rules gim)" in ended[name].out
+        assert "estimate no effect" in ended[name].out
+        assert "of difference" not in ended[name].out
+        assert "rules gim" in (tmp_path / name / "report.html").read_text("utf-8")
+    refused = run(*task, "--method", "hvp", "--rules", "gim", "--out", "refused")
+    assert (refused.code, "--rules is only for --method" in refused.err) == (2, True)
+    unknown = run(*task, "--method", "attribution-patching", "--rules", "lrp", "--out", "refused")
+    assert (unknown.code, "There are no backward rules 'lrp'" in unknown.err) == (2, True)
+    assert "transformer-lrp" in run("list", "rules").out
+
+
 def test_a_file_is_known_by_its_content(run: Run, tmp_path: Path) -> None:
     line = {"clean": "START 1 2 SEP", "corrupted": "START 4 3 SEP", "answer": " 1 2 END", "wrong_answer": " 3 4 END"}
     (tmp_path / "mine.jsonl").write_text(json.dumps(line))

@@ -10,16 +10,17 @@ from rich.table import Table
 from assay.cli.console import make_console
 from assay.errors import OptionError, instead_of
 
-KINDS = ("tasks", "methods", "models", "sites", "metrics")
+KINDS = ("tasks", "methods", "models", "sites", "metrics", "rules")
 
 
 def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_default=False)]) -> None:
-    """List the tasks, methods, models, sites or metrics there are."""
+    """List the tasks, methods, models, sites, metrics or backward rules there are."""
     if kind not in KINDS:
         raise OptionError(f"assay list does not know {kind!r}. {instead_of(kind, KINDS)}")
     from assay.data.metrics import METRICS
     from assay.data.tasks import TASKS
     from assay.methods.registry import METHODS
+    from assay.model.backward import PRESETS
     from assay.model.catalogue import CATALOGUE
     from assay.model.families import FAMILIES
     from assay.sites import KINDS as SITES
@@ -31,6 +32,7 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
         "models": [(entry.name, entry.description, entry.licence) for entry in CATALOGUE.values()],
         "sites": [(site.name, site.description) for site in SITES.values()],
         "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],
+        "rules": [(name, preset.description, preset.source) for name, preset in PRESETS.items()],
     }
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows[kind]:

@@ -58,6 +58,12 @@ def score(
         bool | None,
         typer.Option("--gap", help="Of integrated-gradients: also what the rule misses; a forward pass per component."),
     ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            help="Of first-order gradient methods: backward rules (assay list rules), such as gim; default plain."
+        ),
+    ] = None,
     qk_fix: Annotated[
         bool | None, typer.Option("--qk-fix/--no-qk-fix", help="Of atp-star: queries and keys through the softmax.")
     ] = None,

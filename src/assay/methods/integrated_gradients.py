@@ -16,8 +16,8 @@ from torch import Tensor
 
 from assay.engine.response import Response
 from assay.errors import OptionError, instead_of
-from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
-from assay.model import Model
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure, under
+from assay.model import Model, RuleSet
 from assay.scores import Scores
 
 RULES = ("left", "right", "midpoint", "trapezoid", "gauss-legendre")
@@ -62,8 +62,10 @@ def completeness_gap(response: Response, estimate: Tensor) -> Tensor:
     return estimate - (response.value(1) - response.base_values).double()
 
 
-def method_with(rule: str = "midpoint", steps: int = STEPS, gap: bool = False) -> Method:
-    """Integrated gradients by a ``rule`` of `RULES` with so many gradients.
+def method_with(
+    rule: str = "midpoint", steps: int = STEPS, gap: bool = False, rules: str | RuleSet = "plain"
+) -> Method:
+    """Integrated gradients by a ``rule`` of `RULES` with so many gradients, which follow backward ``rules``.
 
     Args:
         gap: also measure what the rule misses, for one more forward pass per component.
@@ -77,7 +79,7 @@ def method_with(rule: str = "midpoint", steps: int = STEPS, gap: bool = False) -
         estimate = integral(response, rule, steps)
         return torch.cat([estimate, completeness_gap(response, estimate)]) if gap else estimate
 
-    return Method(
+    method = Method(
         name="integrated-gradients",
         description="slope averaged along the patch (--rule midpoint, --steps 10, --gap); gradients for each component",
         source_note="Sundararajan et al., arXiv 1703.01365",
@@ -92,6 +94,7 @@ def method_with(rule: str = "midpoint", steps: int = STEPS, gap: bool = False) -
         # The gradient at the base run serves all components.
         backward_passes=lambda components, layers: sum(1 if a == 0 else len(components) for a, _ in points),
     )
+    return under(method, rules)
 
 
 def _gap(further: np.ndarray) -> dict[str, Any]:
@@ -108,12 +111,15 @@ def integrated_gradients(
     rule: str = "midpoint",
     steps: int = STEPS,
     gap: bool = False,
+    rules: str | RuleSet = "plain",
     **options: Unpack[MeasureOptions],
 ) -> Scores:
     """Integrals of each component's slope by a quadrature ``rule`` (`RULES`); other options as in `assay.measure`.
+
+    Under backward ``rules`` other than ``plain`` the slope is no derivative, so its integral is not the effect.
 
     Args:
         gap: also measure the completeness gap, estimate - exact effect, for one more forward pass per component: the
             scores' ``gap``.
     """
-    return measure(method_with(rule, steps, gap), model, pairs, **options)
+    return measure(method_with(rule, steps, gap, rules), model, pairs, **options)

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +39,12 @@ from assay.methods.requirements import (
     require_mean,
     require_plain_weights,
     require_reference,
+    require_rules,
 )
 from assay.methods.sharded import Jobs, opened, processes_of_run, require_jobs, threads_of_run
 from assay.model import Model
 from assay.model.attention import exclusive
+from assay.model.backward import installed
 from assay.scale import LocalProcesses
 from assay.sites import AnySites, Selection, describe, select
 from assay.store import RunFolder
@@ -213,6 +215,7 @@ def prepared(
     require_gradient(method, chosen, direction)
     mean = require_mean(method, mean)
     require_reference(method, reference is not None)
+    require_rules(method)
     budget = parse_memory(memory)
     require_jobs(jobs)
     with (
@@ -247,6 +250,7 @@ def prepared(
             "prompts_sha256": _hash(pairs.to_records()),
             "method": method.name,
             **method.parameters,
+            **describe_rules(method),
             "sites": describe(sites),
             "metric": chosen.name,
             "metric_function": f"{chosen.row_values.__module__}.{chosen.row_values.__qualname__}",
@@ -267,9 +271,15 @@ def prepared(
         if method.check is not None and not (folder is not None and folder.is_finished):
             method.check(setting)
         went_on = folder is not None and folder.kept > 0
-        yield Prepared(
-            method, setting, pairs, direction, skip, processes, why, memory, configuration, folder, went_on=went_on
-        )
+        with installed(model, method.rules):
+            yield Prepared(
+                method, setting, pairs, direction, skip, processes, why, memory, configuration, folder, went_on=went_on
+            )
+
+
+def describe_rules(method: Method) -> dict[str, Any]:
+    """The backward rules by name and written out, as they are stored with the run; nothing of the derivative."""
+    return {} if method.rules.is_plain else {"rules": str(method.rules), "backward_rules": asdict(method.rules)}
 
 
 def _each_position(components: Selection, rows: list[Row]) -> Selection:

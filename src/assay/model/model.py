@@ -24,6 +24,9 @@ from assay.model.quantisation import kind_of, quantisation_of, stored
 if TYPE_CHECKING:
     from assay.model.loading import LoadAgain
 
+BACKWARD_RULES = "assay.model.backward.installation"
+"""Where the hooks and forward methods come from that change no value."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -365,7 +368,10 @@ def _input_width(projection: nn.Module) -> int:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    return _has_hooks(module) or "forward" in vars(module)
+    forward = vars(module).get("forward")
+    while forward is not None and getattr(forward, "__module__", None) == BACKWARD_RULES:
+        forward = forward.replaced
+    return _has_hooks(module) or forward is not None
 
 
 def _global_hooks() -> bool:
@@ -375,4 +381,5 @@ def _global_hooks() -> bool:
 def _has_hooks(module: nn.Module) -> bool:
     """Whether a forward hook of the user's sits on the module (transformers leaves idle ones of its own)."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return any(getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)
+    known = (output_capturing.__name__, BACKWARD_RULES)
+    return any(getattr(hook, "__module__", None) not in known for hook in hooks)

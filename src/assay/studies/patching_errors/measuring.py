@@ -23,7 +23,7 @@ from assay.methods.method import measure
 from assay.model import Model
 from assay.screening.estimates import estimates_with
 from assay.sites import Selection
-from assay.store.files import differences
+from assay.store.differences import differences
 from assay.studies.patching_errors.settings import HEADS, OTHERS, SCALES, Setting, Sizes
 from assay.studies.recorded import Recorded, record
 from assay.studies.response_tables import Points, recording_method
