@@ -4,6 +4,7 @@ from assay import sites
 from assay.comparison import Comparison, compare
 from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
 from assay.errors import AssayError
+from assay.interactions import Compensation, SelfRepair, compensation, self_repair
 from assay.methods import (
     activation_patching,
     atp_star,
@@ -30,6 +31,7 @@ from assay.screening import ResponseCurve, ScreenedScores, response_curve, scree
 __all__ = [
     "AssayError",
     "Comparison",
+    "Compensation",
     "Metric",
     "Model",
     "PromptPair",
@@ -37,10 +39,12 @@ __all__ = [
     "ResponseCurve",
     "Scores",
     "ScreenedScores",
+    "SelfRepair",
     "activation_patching",
     "atp_star",
     "attribution_patching",
     "compare",
+    "compensation",
     "direct_effect",
     "hvp",
     "hvp_sampled",
@@ -58,6 +62,7 @@ __all__ = [
     "resample_ablation",
     "response_curve",
     "screen",
+    "self_repair",
     "sites",
     "tasks",
     "two_point",

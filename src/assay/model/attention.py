@@ -9,10 +9,11 @@ Axes: B batch, H query heads, K key-value heads, G = H / K, T query positions, S
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,6 +36,13 @@ class Tap(Protocol):
     def head_outputs(self, layer: int, z_BTHD: Tensor) -> Tensor: ...
 
 
+@runtime_checkable
+class ScoreTap(Protocol):
+    """A tap that also sees, and may replace, the scores: after softcap and mask, before the softmax."""
+
+    def attention_scores(self, layer: int, scores_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor: ...
+
+
 _active_tap: ContextVar[Tap | None] = ContextVar("assay_tap", default=None)
 
 
@@ -46,6 +54,7 @@ def attend(
     scaling: float,
     softcap: float | None = None,
     sinks_H: Tensor | None = None,
+    on_scores: Callable[[Tensor, Tensor | None], Tensor] | None = None,
 ) -> Tensor:
     """Head outputs (B, T, H, D). The softmax runs in float32 or better, as in the reference models.
 
@@ -60,6 +69,8 @@ def attend(
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.view(batch, kv_heads, groups, positions, keys) + mask_B1TS.unsqueeze(2)
+    if on_scores is not None:
+        scores = on_scores(scores.flatten(1, 2), sinks_H).view_as(scores)
     precision = torch.promote_types(scores.dtype, torch.float32)
     if sinks_H is not None:
         sinks = sinks_H.to(scores.dtype).view(1, kv_heads, groups, 1, 1).expand(batch, -1, -1, positions, 1)
@@ -91,7 +102,8 @@ def _assay_attention(
     if tap is not None:
         query, key, value = tap.attention_inputs(layer, query, key, value)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux)
+    on_scores = partial(tap.attention_scores, layer) if isinstance(tap, ScoreTap) else None
+    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux, on_scores)
     if tap is not None:
         z = tap.head_outputs(layer, z)
     return z, None
