@@ -11,8 +11,12 @@ import typer
 
 from assay.cli.console import make_console
 from assay.errors import OptionError
+from assay.interactions.folder import KIND as SELF_REPAIR
+from assay.interactions.folder import load_self_repair
 from assay.report import print_finished
 from assay.report.comparison import print_comparison, read_comparison
+from assay.report.self_repair import as_json as self_repair_as_json
+from assay.report.self_repair import print_self_repair
 from assay.scores import Scores
 from assay.screening import KIND, ScreenedScores
 from assay.store.files import read_run_json
@@ -32,6 +36,13 @@ def show(
             print(json.dumps(run, indent=2, ensure_ascii=False))
         else:
             print_comparison(make_console(), read_comparison(run), run["request"]["k"])
+        return
+    if run.get("kind") == SELF_REPAIR:
+        found = load_self_repair(folder)
+        if as_json:
+            print(json.dumps(self_repair_as_json(found, top), indent=2, ensure_ascii=False))
+        else:
+            print_self_repair(make_console(), found, top)
         return
     screened = run.get("kind") == KIND
     scores = ScreenedScores.load(folder) if screened else Scores.load(folder)

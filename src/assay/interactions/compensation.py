@@ -1,9 +1,11 @@
 """Compensation between components: what later parts of the model do about a head that is ablated.
 
 Ablated in the clean run, a head takes ``total`` from the metric. Its *direct* effect is what its change makes at the
-unembedding with everything between left alone and every norm on the way frozen. The difference, direct - total, was
-repaired: part of it by norms alone, which are rescaled when the head is gone, the rest by components after it that now
-compute something else (McGrath et al., arXiv 2307.15771; Rushing and Nanda, arXiv 2402.15390).
+unembedding with everything between left alone and every norm on the way frozen. The difference, direct - total, is
+what the rest makes of the loss: part of it norms alone, which are rescaled when the head is gone, the rest components
+after it that now compute something else. Of the direct effect's sign it is repair; of the other it is the indirect
+effect, what later components make of the head while it is there. One number cannot tell the two apart where both occur
+(McGrath et al., arXiv 2307.15771; Rushing and Nanda, arXiv 2402.15390).
 
 Axes: C heads, n prompts.
 """
@@ -35,8 +37,8 @@ from assay.sites import AnySites, Component
 
 ABLATIONS = ("zero", "mean", "resample")
 SOURCE = "McGrath et al., arXiv 2307.15771; Rushing and Nanda, arXiv 2402.15390"
-SMALL = 0.01
-"""Direct effects below this share of the largest have no share that was repaired."""
+SMALL = 0.1
+"""Direct effects below this share of the largest have no share that was repaired: it would divide by nearly 0."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,15 @@ class Compensation:
 
     @property
     def by_components(self) -> np.ndarray:
-        """(C, n) what later components repair; negative where they lose more than the head gave directly."""
+        """(C, n) what later components give back; negative where they lose, too, what they made of the head."""
         repaired: np.ndarray = self.rescaled - self.total
         return repaired
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per head: means over prompts, the standard error of what was repaired, and its share."""
-        direct, repaired = self.direct.mean(1), (self.direct - self.total)
-        large = np.abs(direct) > SMALL * np.abs(direct).max(initial=0.0)
-        share = np.divide(repaired.mean(1), direct, out=np.full(len(direct), np.nan), where=large)
+        """One row per head: means over prompts, the standard error of what was repaired, and its share of the direct
+        effect (NaN where that is small)."""
+        direct, repaired = self.direct.mean(1), self.direct - self.total
+        share = np.divide(repaired.mean(1), direct, out=np.full(len(direct), np.nan), where=self.has_direct_effect)
         return pd.DataFrame(
             {
                 "component": [component.name for component in self.components],
@@ -87,6 +89,35 @@ class Compensation:
                 "share": share,
             }
         )
+
+    @property
+    def has_direct_effect(self) -> np.ndarray:
+        """(C,) bool: a mean direct effect above a tenth of the largest."""
+        direct = np.abs(self.direct.mean(1))
+        large: np.ndarray = direct > SMALL * direct.max(initial=0.0)
+        return large
+
+    def summary(self) -> dict[str, Any]:
+        """Over the heads that have a direct effect: the share of it that norms and later components repair."""
+        large = self.has_direct_effect
+        direct = self.direct.mean(1)[large]
+        whole = float(np.abs(direct).sum())
+
+        def share(values: np.ndarray) -> float | None:
+            return float((np.sign(direct) * values.mean(1)[large]).sum() / whole) if whole else None
+
+        return {
+            "ablation": self.ablation,
+            "heads": len(self.components),
+            "heads_with_direct_effect": int(large.sum()),
+            "repaired_by_norms": share(self.by_norms),
+            "repaired_by_components": share(self.by_components),
+            "repaired": share(self.direct - self.total),
+        }
+
+    def top(self, k: int = 10) -> pd.DataFrame:
+        """The heads of largest direct effect."""
+        return self.to_pandas().sort_values("direct", key=abs, ascending=False, kind="stable").head(k)
 
     def per_example(self) -> pd.DataFrame:
         """One row per head and prompt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,33 @@ class SelfRepair:
         """The rows whose single ablations hide most: largest E12 - E1 - E2 by the frozen gradient."""
         order = np.argsort(-hidden(self.rows, "frozen").to_numpy(), kind="stable")[:k]
         return self.rows.iloc[order]
+
+    def text(self, row: Any) -> list[tuple[str, str]]:
+        """The prompt of one of `rows` up to its query, token by token, with marks: 1 and 2 its keys, q its query."""
+        tokens = self.sequences.tokens[int(row.sequence)][: int(row.query) + 1]
+        places = {"1": int(row.key_1), "2": int(row.key_2), "q": int(row.query)}
+        return [(token, "".join(mark for mark in places if places[mark] == i)) for i, token in enumerate(tokens)]
+
+    def save(self, folder: str | Path) -> None:
+        """Write a run folder (`assay.interactions.folder`).
+
+        Raises:
+            StoreError: the folder exists or cannot be written.
+        """
+        from assay.interactions.folder import save_self_repair
+
+        save_self_repair(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> SelfRepair:
+        """Read a folder that `save` or ``assay self-repair`` wrote.
+
+        Raises:
+            StoreError: not such a folder, or a damaged one.
+        """
+        from assay.interactions.folder import load_self_repair
+
+        return load_self_repair(folder)
 
     def summary(self) -> dict[str, Any]:
         """Counts, interactions, and how much of the joint effect gradients see, for both thresholds."""
