@@ -38,8 +38,9 @@ def answer(result: SelfRepair) -> list[str]:
     for threshold, found in result.summary().items():
         counts = found["rows_per_input"]
         text = (
-            f"Two or more keys contribute {limit(result, threshold)} in {counts['mean']:.3g} rows of attention "
-            f"per prompt ({counts['least']} to {counts['most']}), in {found['heads']} of {result.layers * result.heads} heads"
+            f"Two or more keys contribute {limit(result, threshold)} in {counts['mean']:.3g} rows of attention per "
+            f"prompt ({counts['least']} to {counts['most']}), in {found['heads']} of {result.layers * result.heads} "
+            "heads"
         )
         if found["rows"]:
             text += (
@@ -85,9 +86,9 @@ def meaning(result: SelfRepair) -> str:
     """How to read `table_of_readouts`."""
     return (
         f"E1, E2, E12: what {result.metric} loses, in {result.unit}, if the score of the row's largest key, of its "
-        "second, or of both is set to the row's mean; means over rows. frozen: by the true gradient at the head's output; "
-        "rerun: by running the model again. hidden: the share of all E12 that no single "
-        "ablation shows, (E12 - E1 - E2) / E12 of the sums; median: of the rows' own ratios. gradient, "
+        "second, or of both is set to the row's mean; means over rows. frozen: by the true gradient at the head's "
+        "output; rerun: by running the model again. hidden: the share of all E12 that no single ablation shows, "
+        "(E12 - E1 - E2) / E12 of the sums; median: of the rows' own ratios. gradient, "
         f"T={result.temperature:g}: the share of all E12 that the gradient of the two scores predicts, as it is and "
         "with the softmax at that temperature; rho: how well each ranks rows (Spearman with E12)."
     )
