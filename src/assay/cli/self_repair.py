@@ -25,7 +25,8 @@ from assay.methods.requirements import require_gradient, require_mean, require_r
 from assay.model.loading import fingerprint, load
 from assay.report import describe
 from assay.report.self_repair import as_json as as_dictionary
-from assay.report.self_repair import print_self_repair, write_self_repair_page
+from assay.report.self_repair import print_self_repair
+from assay.report.self_repair_page import write_self_repair_page
 from assay.scores import configuration_hash
 from assay.store import finished_run, require_writable
 

@@ -19,6 +19,8 @@ READOUTS = ("frozen", "true")
 THRESHOLDS = ("absolute", "relative")
 SMALL = 0.01
 """Joint effects below this share of what the two keys contribute have no interaction: it would divide by nearly 0."""
+MOSTLY = 0.5
+"""Rows of a larger interaction: single ablations show less than half of the joint effect."""
 INTEGERS = ("example", "sequence", "layer", "head", "query", "key_1", "key_2", "keys_absolute", "keys_relative")
 COLUMNS = (
     *INTEGERS,
@@ -151,6 +153,7 @@ class SelfRepair:
             "frozen": _readout(rows, "frozen"),
             "true": _readout(drawn, "true"),
             "frozen_of_drawn": _readout(drawn, "frozen"),
+            "mostly_hidden": _readout(rows[interaction(rows, "frozen") > MOSTLY], "frozen"),
             "frozen_and_true_joint_spearman": _spearman(drawn["frozen_joint"], drawn["true_joint"]),
         }
 
@@ -170,6 +173,7 @@ def interaction(rows: pd.DataFrame, readout: str) -> pd.Series:
 def _readout(rows: pd.DataFrame, readout: str) -> dict[str, Any]:
     joint, ratios = rows[f"{readout}_joint"], interaction(rows, readout)
     return {
+        "rows": len(rows),
         "joint": _ratio(joint.sum(), len(rows)),
         "singles": _ratio((joint - hidden(rows, readout)).sum(), len(rows)),
         "superadditive": _ratio(float((hidden(rows, readout) > 0).sum()), len(rows)),
