@@ -176,7 +176,7 @@ def _readout(rows: pd.DataFrame, readout: str) -> dict[str, Any]:
         "rows": len(rows),
         "joint": _ratio(joint.sum(), len(rows)),
         "singles": _ratio((joint - hidden(rows, readout)).sum(), len(rows)),
-        "superadditive": _ratio(float((hidden(rows, readout) > 0).sum()), len(rows)),
+        "superadditive": _ratio(float((hidden(rows, readout) * joint > 0).sum()), len(rows)),
         "interaction_median": None if ratios.isna().all() else float(ratios.median()),
         "interaction_undefined": int(ratios.isna().sum()),
         "interaction_of_sums": _ratio(hidden(rows, readout).sum(), joint.sum()),

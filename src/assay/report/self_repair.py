@@ -35,9 +35,7 @@ def answer(result: SelfRepair) -> list[str]:
             "heads"
         )
         if found["rows"]:
-            text += (
-                f"; in {share(found['frozen']['superadditive'])} of them both together matter more than the sum of each"
-            )
+            text += f"; in {share(found['frozen']['superadditive'])} of them both together matter more than each summed (frozen)"
         sentences.append(text + ".")
     return sentences
 
