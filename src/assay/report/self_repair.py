@@ -35,7 +35,8 @@ def answer(result: SelfRepair) -> list[str]:
             "heads"
         )
         if found["rows"]:
-            text += f"; in {share(found['frozen']['superadditive'])} of them both together matter more than each summed (frozen)"
+            both = share(found["frozen"]["superadditive"])
+            text += f"; in {both} of them both together matter more than each summed (frozen)"
         sentences.append(text + ".")
     return sentences
 
