@@ -23,6 +23,12 @@ def test_the_metric_of_ones_own_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert "L0 MLP" in capsys.readouterr().out
 
 
+def test_the_example_of_self_repair_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks("docs/self-repair.md")
+    exec(block, {})
+    assert "[1" in capsys.readouterr().out
+
+
 def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in blocks("README.md") if "scores.save" in block]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from assay.comparison import Comparison, compare
     from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
     from assay.errors import AssayError
+    from assay.interactions import Compensation, SelfRepair, compensation, self_repair
     from assay.methods import (
         activation_patching,
         atp_star,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AssayError",
     "Comparison",
+    "Compensation",
     "Metric",
     "Model",
     "PromptPair",
@@ -47,11 +49,13 @@ __all__ = [
     "RuleSet",
     "Scores",
     "ScreenedScores",
+    "SelfRepair",
     "activation_patching",
     "atp_star",
     "attribution_patching",
     "backward_rules",
     "compare",
+    "compensation",
     "direct_effect",
     "gim",
     "hvp",
@@ -71,13 +75,14 @@ __all__ = [
     "response_curve",
     "rule_set",
     "screen",
+    "self_repair",
     "sites",
     "tasks",
     "two_point",
     "zero_ablation",
 ]
 
-_HOMES = ("errors", "model", "sites", "data", "scores", "methods", "comparison", "screening")
+_HOMES = ("errors", "model", "sites", "data", "scores", "methods", "comparison", "screening", "interactions")
 
 if not TYPE_CHECKING:  # a checker would take every name for one that is there
 

@@ -18,6 +18,7 @@ from assay.cli.listing import list_kind
 from assay.cli.response import response
 from assay.cli.score import score
 from assay.cli.screen import demo, screen
+from assay.cli.self_repair import self_repair
 from assay.cli.show import show
 from assay.cli.study import study
 from assay.errors import AssayError
@@ -30,6 +31,7 @@ app.command()(score)
 app.command()(screen)
 app.command()(response)
 app.command("compare")(compare_methods)
+app.command("self-repair")(self_repair)
 app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)

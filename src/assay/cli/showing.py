@@ -10,8 +10,12 @@ import pandas as pd
 
 from assay.cli.console import make_console
 from assay.errors import OptionError
+from assay.interactions.folder import KIND as SELF_REPAIR
+from assay.interactions.folder import load_self_repair
 from assay.report import print_finished, response
 from assay.report.comparison import print_comparison, print_setting, read_comparison
+from assay.report.self_repair import as_json as self_repair_as_json
+from assay.report.self_repair import print_self_repair
 from assay.scores import Scores
 from assay.screening import KIND, ScreenedScores
 from assay.store.files import SCHEMA_VERSION, read_run_json
@@ -36,6 +40,13 @@ def show(folder: Path, top: int, as_json: bool) -> None:
             print(json.dumps(response.response_to_dict(curve), indent=2, ensure_ascii=False))
         else:
             response.print_response(make_console(), curve, folder)
+        return
+    if run.get("kind") == SELF_REPAIR:
+        found = load_self_repair(folder)
+        if as_json:
+            print(json.dumps(self_repair_as_json(found, top), indent=2, ensure_ascii=False))
+        else:
+            print_self_repair(make_console(), found, top)
         return
     screened = run.get("kind") == KIND
     scores = ScreenedScores.load(folder) if screened else Scores.load(folder)

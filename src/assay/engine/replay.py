@@ -91,7 +91,7 @@ class Replay:
         entries = [lane.entry for lane in lanes]
         assert entries == sorted(entries), "lanes must be in the order of their layers"
         begins = entries if self.from_layer else [0] * len(lanes)
-        tap = _ReplayTap(self, lanes, strength)
+        tap = self.tap(lanes, strength)
         hidden: Tensor | None = None
         last = self.model.n_layers - 1
         with tapped(self.model.hf, tap), self.model.frozen():
@@ -105,12 +105,16 @@ class Replay:
         assert hidden is not None
         return hidden
 
+    def tap(self, lanes: list[Lane], strength: Tensor) -> ReplayTap:
+        """What sets the components of the lanes."""
+        return ReplayTap(self, lanes, strength)
+
 
 class _HasKeysAndValues(Exception):  # noqa: N818
     """Ends a layer early: its keys and values are all that was wanted."""
 
 
-class _ReplayTap:
+class ReplayTap:
     """Prepends recorded keys and values, and sets the patched components of the lanes at their layers."""
 
     def __init__(self, replay: Replay, lanes: list[Lane], strength: Tensor) -> None:

@@ -9,11 +9,12 @@ Axes: B batch, H query heads, K key-value heads, G = H / K, T query positions, S
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from functools import partial
+from typing import Any, Protocol, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -53,6 +54,14 @@ DERIVATIVE = AttentionRules()
 attention_rules: WeakKeyDictionary[nn.Module, AttentionRules] = WeakKeyDictionary()
 """Those of each attention module that has any."""
 
+
+@runtime_checkable
+class ScoreTap(Protocol):
+    """A tap that also sees, and may replace, the scores: after softcap and mask, before the softmax."""
+
+    def attention_scores(self, layer: int, scores_BHTS: Tensor, sinks_H: Tensor | None) -> Tensor: ...
+
+
 _active_tap: ContextVar[Tap | None] = ContextVar("assay_tap", default=None)
 
 
@@ -65,6 +74,7 @@ def attend(
     softcap: float | None = None,
     sinks_H: Tensor | None = None,
     rules: AttentionRules = DERIVATIVE,
+    on_scores: Callable[[Tensor, Tensor | None], Tensor] | None = None,
 ) -> Tensor:
     """Head outputs (B, T, H, D). The softmax runs in float32 or better, as in the reference models.
 
@@ -79,6 +89,8 @@ def attend(
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.view(batch, kv_heads, groups, positions, keys) + mask_B1TS.unsqueeze(2)
+    if on_scores is not None:
+        scores = on_scores(scores.flatten(1, 2), sinks_H).view_as(scores)
     if sinks_H is not None:
         sinks = sinks_H.to(scores.dtype).view(1, kv_heads, groups, 1, 1).expand(batch, -1, -1, positions, 1)
         scores = torch.cat([scores, sinks], dim=-1)
@@ -122,7 +134,8 @@ def _assay_attention(
         query, key, value = tap.attention_inputs(layer, query, key, value)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     rules = attention_rules.get(module, DERIVATIVE)
-    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux, rules)
+    on_scores = partial(tap.attention_scores, layer) if isinstance(tap, ScoreTap) else None
+    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux, rules, on_scores)
     if tap is not None:
         z = tap.head_outputs(layer, z)
     return z, None

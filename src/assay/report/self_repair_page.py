@@ -1,0 +1,155 @@
+"""The page of a run of self-repair: one file that opens offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jinja2
+import numpy as np
+import plotly.graph_objects as go
+import plotly.offline
+from markupsafe import Markup
+
+from assay.interactions import SelfRepair
+from assay.interactions.result import hidden, interaction
+from assay.report.figures import NEGATIVE, POSITIVE, styled
+from assay.report.self_repair import (
+    COMPENSATION_COLUMNS,
+    answer,
+    compensation_sentence,
+    described,
+    heads_of,
+    limit,
+    meaning,
+    number,
+    question,
+    readout_columns,
+    restored,
+    table_of_compensation,
+    table_of_readouts,
+)
+
+ROWS_SHOWN, HEADS_SHOWN = 20, 30
+SEQUENTIAL = [[0.0, "#f7f7f7"], [0.5, "#f4a582"], [1.0, "#b2182b"]]
+LEGEND = "E1, E2, E12: what the metric loses without the first key, the second, both. hidden: E12 - E1 - E2."
+
+
+def figures(result: SelfRepair) -> list[tuple[str, str, go.Figure]]:
+    """Name, title and figure: where the rows are, their interaction, gradients against joint effects, components."""
+    found = [("map", f"Rows per prompt with two keys {limit(result, 'relative')}", _map(result))]
+    if len(result.rows):
+        found.append(("interaction", "Interaction (E12 − E1 − E2) / E12 of each row", _histogram(result)))
+        found.append(("gradients", "What gradients say of E12 (frozen)", _gradients(result)))
+    if result.compensation is not None:
+        found.append(("compensation", "Direct and whole effect of each head", _compensation(result)))
+    return found
+
+
+def _map(result: SelfRepair) -> go.Figure:
+    grid = result.per_head()["relative"].to_numpy().reshape(result.layers, result.heads)
+    figure = go.Figure(
+        go.Heatmap(
+            z=grid,
+            colorscale=SEQUENTIAL,
+            xgap=1,
+            ygap=1,
+            colorbar={"title": {"text": "rows"}, "thickness": 12},
+            hovertemplate="layer %{y}, head %{x}<br>%{z:.3g} rows per prompt<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title_text="head", dtick=1 if result.heads <= 16 else None)
+    figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if result.layers <= 16 else 5)
+    return styled(figure, height=max(300, 90 + 14 * result.layers))
+
+
+def _histogram(result: SelfRepair) -> go.Figure:
+    figure = go.Figure()
+    drawn = result.rows[result.rows["drawn"]]
+    for name, rows, readout, colour in (
+        ("frozen gradient", result.rows, "frozen", NEGATIVE),
+        ("model rerun", drawn, "true", POSITIVE),
+    ):
+        values = interaction(rows, readout).dropna().clip(-2, 2)
+        bins = {"start": -2, "end": 2.0001, "size": 0.1}
+        figure.add_histogram(x=values, name=name, xbins=bins, marker_color=colour, opacity=0.6)
+    figure.update_xaxes(title_text="interaction (beyond ±2: at the edge); 1: no single ablation shows anything")
+    figure.update_yaxes(title_text="rows")
+    return styled(figure, height=360).update_layout(barmode="overlay", legend={"orientation": "h", "y": 1.1})
+
+
+def _gradients(result: SelfRepair) -> go.Figure:
+    rows = result.rows
+    figure = go.Figure()
+    for name, column, colour in (
+        ("gradient", "gradient", NEGATIVE),
+        (f"T = {result.temperature:g}", "tempered", POSITIVE),
+    ):
+        figure.add_scatter(
+            x=rows["frozen_joint"], y=rows[column], name=name, mode="markers", marker={"color": colour, "size": 5},
+            hovertemplate="E12 %{x:+.3g}, predicted %{y:+.3g}<extra></extra>",
+        )  # fmt: skip
+    _diagonal(figure, rows["frozen_joint"].to_numpy())
+    figure.update_xaxes(title_text=f"E12 ({result.unit})")
+    figure.update_yaxes(title_text="first-order prediction")
+    return styled(figure, height=360).update_layout(legend={"orientation": "h", "y": 1.1})
+
+
+def _compensation(result: SelfRepair) -> go.Figure:
+    assert result.compensation is not None
+    frame = result.compensation.to_pandas()
+    figure = go.Figure(
+        go.Scatter(
+            x=frame["direct"], y=frame["total"], text=frame["component"], mode="markers", showlegend=False,
+            marker={"color": POSITIVE, "size": 7},
+            hovertemplate="%{text}<br>direct %{x:+.3g}, whole %{y:+.3g}<extra></extra>",
+        )
+    )  # fmt: skip
+    _diagonal(figure, frame["direct"].to_numpy())
+    figure.update_xaxes(title_text=f"direct effect ({result.unit})")
+    figure.update_yaxes(title_text="whole effect")
+    return styled(figure, height=360)
+
+
+def _diagonal(figure: go.Figure, values: np.ndarray) -> None:
+    ends = [float(values.min(initial=0.0)), float(values.max(initial=0.0))]
+    line = {"color": "#98a2b3", "dash": "dash"}
+    figure.add_scatter(x=ends, y=ends, mode="lines", line=line, showlegend=False, hoverinfo="skip")
+
+
+def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
+    """Write the page: one file that opens offline."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    drawn = [
+        (title, Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}",
+                                      config={"displayModeBar": False, "responsive": True})))
+        for name, title, figure in figures(result)
+    ]  # fmt: skip
+    worst = list(result.worst(ROWS_SHOWN).itertuples())
+    components = result.compensation is not None
+    page = environment.get_template("self_repair.html").render(
+        result=result,
+        title=question(result),
+        answer=answer(result),
+        columns=readout_columns(result),
+        readouts=table_of_readouts(result),
+        meaning=meaning(result),
+        restored=restored(result),
+        legend=LEGEND,
+        heads=heads_of(result, HEADS_SHOWN),
+        worst=[(described(row), number(hidden(result.rows.loc[[row.Index]], "frozen").item()), result.text(row))
+               for row in worst],
+        compensation=compensation_sentence(result) if components else "",
+        compensation_columns=COMPENSATION_COLUMNS,
+        compensated=table_of_compensation(result, HEADS_SHOWN) if components else [],
+        figures=drawn,
+        plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
+        details=json.dumps(
+            {"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
+            indent=2,
+            ensure_ascii=False,
+        ),
+    )  # fmt: skip
+    Path(path).write_text(page, encoding="utf-8")
