@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -44,7 +43,7 @@ def test_seconds_of_computing_and_by_the_clock(clock: tuple[float, int, bool] | 
     cost: dict[str, object] = {"seconds": {"baseline": 2.0, "activation-patching": 30.0}}
     if clock is not None:
         cost["clock"] = dict(zip(("seconds", "processes", "went_on"), clock, strict=True))
-    assert words.time(SimpleNamespace(cost=cost)) == said
+    assert words.time(cost) == said
 
 
 def test_nothing_from_outside_is_markup(page: str) -> None:

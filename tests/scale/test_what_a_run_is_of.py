@@ -46,7 +46,7 @@ def test_weights_changed_behind_their_version_are_seen(tmp_path: Path) -> None:
     score(model, tmp_path / "run")
     weight = model.hf.lm_head.weight
     weight.data[[0, 1]] = weight.data[[1, 0]]
-    with pytest.raises(StoreError, match="weights_sha256"):
+    with pytest.raises(StoreError, match="content of the weights"):
         score(model, tmp_path / "run")
 
 
@@ -54,7 +54,7 @@ def test_a_changed_configuration_is_seen(tmp_path: Path) -> None:
     model = wrapped("llama")
     score(model, tmp_path / "run")
     model.hf.config.rms_norm_eps = 0.1
-    with pytest.raises(StoreError, match="model_configuration"):
+    with pytest.raises(StoreError, match="content of the model configuration"):
         score(model, tmp_path / "run")
 
 
@@ -70,7 +70,7 @@ def test_own_metrics_that_differ_in_what_they_hold_are_told_apart(tmp_path: Path
     model = wrapped("llama")
     kept = score(model, tmp_path / "run", metric=scaled_by(1.0))
     assert (score(model, tmp_path / "run", metric=scaled_by(1.0)).values == kept.values).all()
-    with pytest.raises(StoreError, match="own_code"):
+    with pytest.raises(StoreError, match="code of the metric and the method"):
         score(model, tmp_path / "run", metric=scaled_by(2.0))
 
 

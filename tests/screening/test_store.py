@@ -108,7 +108,7 @@ def test_a_larger_budget_goes_on_and_ends_as_if_it_had_been_there_from_the_start
                 screen_into(folder, budget=budget - 1, **options)
     assert kept[0][0] == kept[0][1] > 0
     assert all(0 < more < alone for alone, more in kept[1:]), "what is the same is not computed again"
-    with pytest.raises(StoreError, match="budget: null there"):
+    with pytest.raises(StoreError, match="budget: none there"):
         screen_into(folder, budget=1000.0, **options)
     assert bytes_of(folder) == bytes_of(tmp_path / "whole")
 
