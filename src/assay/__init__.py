@@ -26,14 +26,18 @@ from assay.methods import (
 from assay.model import Model, load
 from assay.scores import Scores
 from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
+from assay.tokens import Explanation, Explanations, Question, explain, explain_all, read_questions
 
 __all__ = [
     "AssayError",
     "Comparison",
+    "Explanation",
+    "Explanations",
     "Metric",
     "Model",
     "PromptPair",
     "PromptPairs",
+    "Question",
     "ResponseCurve",
     "Scores",
     "ScreenedScores",
@@ -42,6 +46,8 @@ __all__ = [
     "attribution_patching",
     "compare",
     "direct_effect",
+    "explain",
+    "explain_all",
     "hvp",
     "hvp_sampled",
     "integrated_gradients",
@@ -55,6 +61,7 @@ __all__ = [
     "random_scores",
     "read_jsonl",
     "read_pairs",
+    "read_questions",
     "resample_ablation",
     "response_curve",
     "screen",
