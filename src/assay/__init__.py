@@ -9,6 +9,7 @@ from assay.methods import (
     atp_star,
     attribution_patching,
     direct_effect,
+    gim,
     hvp,
     hvp_sampled,
     integrated_gradients,
@@ -23,7 +24,7 @@ from assay.methods import (
     two_point,
     zero_ablation,
 )
-from assay.model import Model, load
+from assay.model import Model, RuleSet, backward_rules, load, rule_set
 from assay.scores import Scores
 from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
 from assay.tokens import Explanation, Explanations, Question, explain, explain_all, read_questions
@@ -39,15 +40,18 @@ __all__ = [
     "PromptPairs",
     "Question",
     "ResponseCurve",
+    "RuleSet",
     "Scores",
     "ScreenedScores",
     "activation_patching",
     "atp_star",
     "attribution_patching",
+    "backward_rules",
     "compare",
     "direct_effect",
     "explain",
     "explain_all",
+    "gim",
     "hvp",
     "hvp_sampled",
     "integrated_gradients",
@@ -64,6 +68,7 @@ __all__ = [
     "read_questions",
     "resample_ablation",
     "response_curve",
+    "rule_set",
     "screen",
     "sites",
     "tasks",

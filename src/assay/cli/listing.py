@@ -12,22 +12,24 @@ from assay.data.metrics import METRICS
 from assay.data.tasks import TASKS
 from assay.errors import OptionError, instead_of
 from assay.methods.registry import METHODS
+from assay.model.backward import PRESETS
 from assay.model.catalogue import CATALOGUE
 from assay.model.families import FAMILIES
 from assay.sites import KINDS as SITES
 from assay.sites import POSITIONS
 
-KINDS = ("tasks", "methods", "models", "sites", "metrics")
+KINDS = ("tasks", "methods", "models", "sites", "metrics", "rules")
 
 
 def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_default=False)]) -> None:
-    """List the tasks, methods, models, sites or metrics there are."""
+    """List the tasks, methods, models, sites, metrics or backward rules there are."""
     rows: dict[str, list[tuple[str, ...]]] = {
         "tasks": [(task.name, task.description, f"metric {task.metric}") for task in TASKS.values()],
         "methods": [(method.name, method.description, method.source_note) for method in METHODS.values()],
         "models": [(entry.name, entry.description, entry.licence) for entry in CATALOGUE.values()],
         "sites": [(site.name, site.description) for site in SITES.values()],
         "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],
+        "rules": [(name, preset.description, preset.source) for name, preset in PRESETS.items()],
     }
     if kind not in rows:
         raise OptionError(f"assay list does not know {kind!r}. {instead_of(kind, KINDS)}")

@@ -79,6 +79,12 @@ def score(
     steps: Annotated[
         int | None, typer.Option(help="Of integrated-gradients (default 10) and integrated-hessians (default 5).")
     ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            help="Of first-order gradient methods: backward rules (assay list rules), such as gim; default plain."
+        ),
+    ] = None,
     qk_fix: Annotated[
         bool | None, typer.Option("--qk-fix/--no-qk-fix", help="Of atp-star: queries and keys through the softmax.")
     ] = None,

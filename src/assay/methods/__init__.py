@@ -4,6 +4,7 @@ from assay.methods.activation_patching import activation_patching
 from assay.methods.atp_star import atp_star
 from assay.methods.attribution_patching import attribution_patching
 from assay.methods.direct_effect import direct_effect
+from assay.methods.gim import gim
 from assay.methods.hvp import hvp
 from assay.methods.hvp_sampled import hvp_sampled
 from assay.methods.integrated_gradients import integrated_gradients
@@ -26,6 +27,7 @@ __all__ = [
     "atp_star",
     "attribution_patching",
     "direct_effect",
+    "gim",
     "hvp",
     "hvp_sampled",
     "integrated_gradients",

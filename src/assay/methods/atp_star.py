@@ -20,16 +20,20 @@ from assay.engine.attention_changes import Change, changes
 from assay.engine.grad_drop import gradients_dropping
 from assay.engine.response import Response
 from assay.errors import OptionError
-from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
-from assay.model import Model
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure, under
+from assay.model import Model, RuleSet
 from assay.scores import Scores
 
 # Parts of a layer: only of these is one layer's pass empty, so that L - 1 are averaged.
 KINDS = ("heads", "mlps", "attention", "neurons", "neurons-pre", "q", "k", "v")
 
 
-def method_with(qk_fix: bool = True, grad_drop: bool = True) -> Method:
-    """AtP* with or without its two parts; without both, absolute attribution patching."""
+def method_with(qk_fix: bool = True, grad_drop: bool = True, rules: str | RuleSet = "plain") -> Method:
+    """AtP* with or without its two parts; without both, absolute attribution patching.
+
+    Backward rules hold on the way down to a component. The QK fix takes the place of those of the softmax that the
+    component itself goes through.
+    """
 
     def absolute(response: Response, setting: Setting) -> Tensor:
         _require_one_row_each(setting)
@@ -44,7 +48,7 @@ def method_with(qk_fix: bool = True, grad_drop: bool = True) -> Method:
         response.advance(total.numel())
         return total / (layers - 1 if grad_drop else 1)
 
-    return Method(
+    method = Method(
         name="atp-star",
         description="absolute first-order estimate with QK fix and GradDrop (--no-qk-fix, --no-grad-drop)",
         source_note="Kramar et al., arXiv 2403.00745",
@@ -56,6 +60,7 @@ def method_with(qk_fix: bool = True, grad_drop: bool = True) -> Method:
         configure=method_with,
         backward_passes=lambda components, layers: layers if grad_drop else 1,
     )
+    return under(method, rules)
 
 
 def _estimates(response: Response, found: list[Change], gradients: dict[tuple[str, int], Tensor]) -> Tensor:
@@ -78,7 +83,13 @@ METHOD = method_with()
 
 
 def atp_star(
-    model: Model, pairs: AnyPairs, *, qk_fix: bool = True, grad_drop: bool = True, **options: Unpack[MeasureOptions]
+    model: Model,
+    pairs: AnyPairs,
+    *,
+    qk_fix: bool = True,
+    grad_drop: bool = True,
+    rules: str | RuleSet = "plain",
+    **options: Unpack[MeasureOptions],
 ) -> Scores:
-    """Absolute estimates by AtP*; other options as in `assay.measure`."""
-    return measure(method_with(qk_fix, grad_drop), model, pairs, **options)
+    """Absolute estimates by AtP*, by gradients under ``rules``; other options as in `assay.measure`."""
+    return measure(method_with(qk_fix, grad_drop, rules), model, pairs, **options)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from assay.engine.response import Response
 from assay.errors import OptionError, instead_of
-from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
-from assay.model import Model
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure, under
+from assay.model import Model, RuleSet
 from assay.scores import Scores
 
 RULES = ("left", "right", "midpoint", "trapezoid", "gauss-legendre")
@@ -62,8 +62,8 @@ def completeness_gap(response: Response, rule: str = "midpoint", steps: int = ST
     return integral(response, rule, steps) - (response.value(1) - response.base_values).double()
 
 
-def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
-    """Integrated gradients by a ``rule`` of `RULES` with so many gradients.
+def method_with(rule: str = "midpoint", steps: int = STEPS, rules: str | RuleSet = "plain") -> Method:
+    """Integrated gradients by a ``rule`` of `RULES` with so many gradients, which follow backward ``rules``.
 
     Raises:
         OptionError: an unknown rule, or too few steps for it.
@@ -73,7 +73,7 @@ def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
     def integrate(response: Response, _: Setting) -> Tensor:
         return integral(response, rule, steps)
 
-    return Method(
+    method = Method(
         name="integrated-gradients",
         description="slope averaged along the patch (--rule midpoint, --steps 10); gradients for each component",
         source_note="Sundararajan et al., arXiv 1703.01365",
@@ -86,13 +86,23 @@ def method_with(rule: str = "midpoint", steps: int = STEPS) -> Method:
         # The gradient at the base run serves all components.
         backward_passes=lambda components, layers: sum(1 if a == 0 else len(components) for a, _ in points),
     )
+    return under(method, rules)
 
 
 METHOD = method_with()
 
 
 def integrated_gradients(
-    model: Model, pairs: AnyPairs, *, rule: str = "midpoint", steps: int = STEPS, **options: Unpack[MeasureOptions]
+    model: Model,
+    pairs: AnyPairs,
+    *,
+    rule: str = "midpoint",
+    steps: int = STEPS,
+    rules: str | RuleSet = "plain",
+    **options: Unpack[MeasureOptions],
 ) -> Scores:
-    """Integrals of each component's slope by a quadrature ``rule`` (`RULES`); other options as in `assay.measure`."""
-    return measure(method_with(rule, steps), model, pairs, **options)
+    """Integrals of each component's slope by a quadrature ``rule`` (`RULES`); other options as in `assay.measure`.
+
+    Under backward ``rules`` other than ``plain`` the slope is no derivative, so its integral is not the effect.
+    """
+    return measure(method_with(rule, steps, rules), model, pairs, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
@@ -22,7 +22,8 @@ from assay.engine.sources import MeanOver
 from assay.methods.plan import describe_cut, make_plan
 from assay.methods.preparation import prepared
 from assay.methods.sharded import Computer, require_finished
-from assay.model import Model
+from assay.model import Model, RuleSet, rule_set
+from assay.model.backward import PLAIN
 from assay.scores import Scores
 from assay.sites import AnySites, Component, Selection, describe
 from assay.store import RunFolder
@@ -80,6 +81,8 @@ class Method:
     uses_gradients: bool = False
     through_layers: bool = True
     """If it uses gradients: through the layers, not the unembedding alone."""
+    rules: RuleSet = PLAIN
+    """What its gradients follow; see `under`."""
     uses_reference: bool = False
     """Takes activations from reference prompts."""
     uses_means: bool = False
@@ -127,6 +130,18 @@ class Method:
     @property
     def directions(self) -> tuple[Direction, ...]:
         return ("ablation",) if self.source is not None else ("denoise", "noise")
+
+
+def under(method: Method, rules: str | RuleSet) -> Method:
+    """The method with its gradients under backward rules; but for ``plain``, it is then no estimate of the effect.
+
+    Raises:
+        OptionError: unknown rules.
+    """
+    chosen = rule_set(rules)
+    if chosen.is_plain:
+        return method
+    return replace(method, rules=chosen, estimates_effect=False, arguments={**method.arguments, "rules": chosen})
 
 
 def _code_of(value: Any) -> Any:

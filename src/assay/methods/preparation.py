@@ -7,7 +7,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,10 +38,12 @@ from assay.methods.requirements import (
     require_mean,
     require_plain_weights,
     require_reference,
+    require_rules,
 )
 from assay.methods.sharded import opened, require_jobs, threads_of_run
 from assay.model import Model
 from assay.model.attention import exclusive
+from assay.model.backward import installed
 from assay.sites import AnySites, Selection, describe, select
 from assay.store import RunFolder
 
@@ -199,6 +201,7 @@ def prepared(
     require_gradient(method, chosen, direction)
     mean = require_mean(method, mean)
     require_reference(method, reference is not None)
+    require_rules(method)
     budget = parse_memory(memory)
     require_jobs(jobs)
     with exclusive(model.hf), opened(run_folder) as folder, threads_of_run(jobs, folder):
@@ -228,6 +231,7 @@ def prepared(
             "prompts_sha256": _hash(pairs.to_records()),
             "method": method.name,
             **method.parameters,
+            **describe_rules(method),
             "sites": describe(sites),
             "metric": chosen.name,
             "metric_function": f"{chosen.row_values.__module__}.{chosen.row_values.__qualname__}",
@@ -247,7 +251,13 @@ def prepared(
             _require_no_hooks(model)
         if method.check is not None and not (folder is not None and folder.is_finished):
             method.check(setting)
-        yield Prepared(method, setting, pairs, direction, skip, jobs, why, memory, configuration, folder)
+        with installed(model, method.rules):
+            yield Prepared(method, setting, pairs, direction, skip, jobs, why, memory, configuration, folder)
+
+
+def describe_rules(method: Method) -> dict[str, Any]:
+    """The backward rules by name and written out, as they are stored with the run; nothing of the derivative."""
+    return {} if method.rules.is_plain else {"rules": str(method.rules), "backward_rules": asdict(method.rules)}
 
 
 def _each_position(components: Selection, rows: list[Row]) -> Selection:

@@ -10,6 +10,7 @@ from assay.methods.activation_patching import METHOD as ACTIVATION_PATCHING
 from assay.methods.atp_star import METHOD as ATP_STAR
 from assay.methods.attribution_patching import METHOD as ATTRIBUTION_PATCHING
 from assay.methods.direct_effect import METHOD as DIRECT_EFFECT
+from assay.methods.gim import METHOD as GIM
 from assay.methods.hvp import METHOD as HVP
 from assay.methods.hvp_sampled import METHOD as HVP_SAMPLED
 from assay.methods.integrated_gradients import METHOD as INTEGRATED_GRADIENTS
@@ -35,6 +36,7 @@ METHODS: dict[str, Method] = {
         INTEGRATED_GRADIENTS,
         INTEGRATED_HESSIANS,
         ATP_STAR,
+        GIM,
         LOCAL_CURVATURE,
         TWO_POINT,
         ZERO_ABLATION,

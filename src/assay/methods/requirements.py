@@ -43,6 +43,19 @@ def require_plain_weights(method: Method, model: Model) -> None:
         )
 
 
+def require_rules(method: Method) -> None:
+    """Refuse backward rules where they would mean nothing."""
+    if method.rules.is_plain:
+        return
+    if method.second_order:
+        raise OptionError(
+            f"{method.name} takes second derivatives. Under backward rules ({method.rules}) what goes back is no "
+            "gradient of any function, so what its derivative would be is no curvature. Leave the rules out."
+        )
+    if not (method.uses_gradients and method.through_layers):
+        raise OptionError(f"{method.name} takes no gradients through the layers, so it takes no backward rules.")
+
+
 def require_reference(method: Method, given: bool) -> None:
     """Refuse reference prompts that the method would ignore."""
     if given and not method.uses_reference:

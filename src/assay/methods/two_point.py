@@ -11,13 +11,18 @@ from typing import Unpack
 from torch import Tensor
 
 from assay.engine.response import Response
-from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
-from assay.model import Model
+from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure, under
+from assay.model import Model, RuleSet
 from assay.scores import Scores
 
 
 def mean_slope(response: Response, _: Setting) -> Tensor:
     return (response.slope(0) + response.slope(1)) / 2
+
+
+def method_under(rules: str | RuleSet = "plain") -> Method:
+    """Two-point estimates with their gradients under backward rules."""
+    return under(METHOD, rules)
 
 
 METHOD = Method(
@@ -28,10 +33,13 @@ METHOD = Method(
     uses_gradients=True,
     by_component=True,
     sweeps=2,
+    configure=method_under,
     backward_passes=lambda components, layers: 1 + len(components),
 )
 
 
-def two_point(model: Model, pairs: AnyPairs, **options: Unpack[MeasureOptions]) -> Scores:
-    """Two-point estimates; options as in `assay.measure`."""
-    return measure(METHOD, model, pairs, **options)
+def two_point(
+    model: Model, pairs: AnyPairs, *, rules: str | RuleSet = "plain", **options: Unpack[MeasureOptions]
+) -> Scores:
+    """Two-point estimates, by gradients under ``rules``; options as in `assay.measure`."""
+    return measure(method_under(rules), model, pairs, **options)

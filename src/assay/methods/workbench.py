@@ -20,6 +20,7 @@ from assay.errors import InterventionError, ModelError, OptionError
 from assay.methods.plan import Shard
 from assay.model import Model
 from assay.model.attention import exclusive
+from assay.model.backward import installed
 from assay.scale import Advance
 from assay.sites import Component
 
@@ -76,7 +77,7 @@ class Workbench:
         """
         cost, model = self.setting.cost, self.setting.model
         before = deepcopy(cost)
-        with exclusive(model.hf):
+        with exclusive(model.hf), installed(model, self.method.rules):
             if self.method.source is not None and self._source is None:
                 with cost.stage("source"):
                     self._source = self.method.source(self.setting)

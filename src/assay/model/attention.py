@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from assay.errors import ModelError
+from assay.model.surrogates import divided_gradient, with_gradient_of
 
 IMPLEMENTATION = "assay"
 
@@ -35,6 +37,22 @@ class Tap(Protocol):
     def head_outputs(self, layer: int, z_BTHD: Tensor) -> Tensor: ...
 
 
+@dataclass(frozen=True)
+class AttentionRules:
+    """What a backward pass does in attention; see `assay.model.backward.RuleSet`. With the defaults, the derivative."""
+
+    temperature: float = 1.0
+    """Of the softmax that gradients reach the scores through."""
+    query_key_divisor: float = 1.0
+    pattern_value_divisor: float = 1.0
+    constant_pattern: bool = False
+
+
+DERIVATIVE = AttentionRules()
+
+attention_rules: WeakKeyDictionary[nn.Module, AttentionRules] = WeakKeyDictionary()
+"""Those of each attention module that has any."""
+
 _active_tap: ContextVar[Tap | None] = ContextVar("assay_tap", default=None)
 
 
@@ -46,28 +64,40 @@ def attend(
     scaling: float,
     softcap: float | None = None,
     sinks_H: Tensor | None = None,
+    rules: AttentionRules = DERIVATIVE,
 ) -> Tensor:
     """Head outputs (B, T, H, D). The softmax runs in float32 or better, as in the reference models.
 
-    A sink is a score of no key: it takes its share of the softmax and adds nothing.
+    A sink is a score of no key: it takes its share of the softmax and adds nothing. Rules change gradients only.
     """
     batch, heads, positions, width = q_BHTD.shape
     kv_heads, keys = k_BKSD.shape[1:3]
     groups = heads // kv_heads
     # Query heads that share a key-value head are stacked along positions, so keys are not repeated.
     q = q_BHTD.reshape(batch, kv_heads, groups * positions, width)
-    scores = torch.matmul(q, k_BKSD.transpose(2, 3)) * scaling
+    scores = divided_gradient(torch.matmul(q, k_BKSD.transpose(2, 3)), rules.query_key_divisor) * scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     scores = scores.view(batch, kv_heads, groups, positions, keys) + mask_B1TS.unsqueeze(2)
-    precision = torch.promote_types(scores.dtype, torch.float32)
     if sinks_H is not None:
         sinks = sinks_H.to(scores.dtype).view(1, kv_heads, groups, 1, 1).expand(batch, -1, -1, positions, 1)
-        pattern = torch.cat([scores, sinks], dim=-1).softmax(dim=-1, dtype=precision)[..., :-1].to(v_BKSD.dtype)
-    else:
-        pattern = scores.softmax(dim=-1, dtype=precision).to(v_BKSD.dtype)
+        scores = torch.cat([scores, sinks], dim=-1)
+    pattern = _softmax(scores, rules.temperature)[..., :keys].to(v_BKSD.dtype)
+    if rules.constant_pattern:
+        pattern = pattern.detach()
     z = torch.matmul(pattern.reshape(batch, kv_heads, groups * positions, keys), v_BKSD)
+    z = divided_gradient(z, rules.pattern_value_divisor)
     return z.view(batch, heads, positions, width).transpose(1, 2)
+
+
+def _softmax(scores: Tensor, temperature: float) -> Tensor:
+    """The softmax; going back, dS = p_T * (dP - sum(dP * p_T)), p_T that of the scores over the temperature."""
+    precision = torch.promote_types(scores.dtype, torch.float32)
+    pattern = scores.softmax(dim=-1, dtype=precision)
+    if temperature == 1 or not scores.requires_grad:
+        return pattern
+    # T * softmax(S / T) has that gradient: its two factors T and 1 / T cancel.
+    return with_gradient_of(pattern, temperature * (scores.to(precision) / temperature).softmax(dim=-1))
 
 
 def _assay_attention(
@@ -91,7 +121,8 @@ def _assay_attention(
     if tap is not None:
         query, key, value = tap.attention_inputs(layer, query, key, value)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux)
+    rules = attention_rules.get(module, DERIVATIVE)
+    z = attend(query, key, value, attention_mask, scaling, softcap, s_aux, rules)
     if tap is not None:
         z = tap.head_outputs(layer, z)
     return z, None
@@ -113,25 +144,30 @@ def exclusive(hf_model: PreTrainedModel) -> threading.RLock:
 
 @contextmanager
 def tapped(hf_model: PreTrainedModel, tap: Tap | None) -> Iterator[None]:
-    """Run ``hf_model`` through assay's attention with ``tap`` active; the user's implementation comes back.
+    """Run ``hf_model`` through assay's attention with ``tap`` active; the user's implementation comes back."""
+    with through_assay(hf_model):
+        token = _active_tap.set(tap)
+        try:
+            yield
+        finally:
+            _active_tap.reset(token)
+
+
+@contextmanager
+def through_assay(hf_model: PreTrainedModel) -> Iterator[None]:
+    """Run ``hf_model`` through assay's attention; the user's implementation comes back.
 
     Experts run in their plain implementation meanwhile: the fused ones have no second derivative.
     """
     with exclusive(hf_model):
-        yield from _run_tapped(hf_model, tap)
-
-
-def _run_tapped(hf_model: PreTrainedModel, tap: Tap | None) -> Iterator[None]:
-    attention = hf_model.config._attn_implementation
-    experts = hf_model.get_experts_implementation() if hf_model._can_set_experts_implementation() else None
-    token = _active_tap.set(tap)
-    try:
-        hf_model.set_attn_implementation(IMPLEMENTATION)
-        if experts is not None:
-            hf_model.set_experts_implementation("eager")
-        yield
-    finally:
-        hf_model.set_attn_implementation(attention)
-        if experts is not None:
-            hf_model.set_experts_implementation(experts)
-        _active_tap.reset(token)
+        attention = hf_model.config._attn_implementation
+        experts = hf_model.get_experts_implementation() if hf_model._can_set_experts_implementation() else None
+        try:
+            hf_model.set_attn_implementation(IMPLEMENTATION)
+            if experts is not None:
+                hf_model.set_experts_implementation("eager")
+            yield
+        finally:
+            hf_model.set_attn_implementation(attention)
+            if experts is not None:
+                hf_model.set_experts_implementation(experts)

@@ -37,6 +37,13 @@ class Family:
     """Module whose input is the neurons after activation and gate."""
     neuron_input_is_fused: bool = False
     """``neuron_input`` holds gate and up side by side; the gate comes first."""
+    gated: bool = True
+    """MLPs multiply what ``neuron_input`` gives, after activation, with a second projection of their input."""
+    experts: str = "mlp.experts"
+    """In layers that have any; ``router`` weighs them."""
+    router: str = "mlp.gate"
+    shared_neuron_output: str | None = None
+    """The ``neuron_output`` of an expert that all tokens pass through, beside the others."""
     parallel: bool | str = False
     """MLP and attention read the same residual stream; a string names the configuration's entry."""
     residual_multiplier_entry: str | None = None
@@ -87,9 +94,9 @@ FAMILIES: tuple[Family, ...] = (
     Family("Cohere", ("cohere",), parallel=True, logit_multiplier_entry="logit_scale"),
     Family("Cohere 2", ("cohere2",), parallel=True, logit_multiplier_entry="logit_scale"),
     Family("StableLM", ("stablelm",), parallel="use_parallel_residual"),
-    Family("StarCoder2", ("starcoder2",), neuron_input="mlp.c_fc", neuron_output="mlp.c_proj"),
-    Family("Nemotron", ("nemotron",), neuron_input="mlp.up_proj"),
-    Family("gpt-oss", ("gpt_oss",)),
+    Family("StarCoder2", ("starcoder2",), neuron_input="mlp.c_fc", neuron_output="mlp.c_proj", gated=False),
+    Family("Nemotron", ("nemotron",), neuron_input="mlp.up_proj", gated=False),
+    Family("gpt-oss", ("gpt_oss",), router="mlp.router"),
     Family(
         "Llama 4",
         ("llama4_text",),
@@ -97,6 +104,9 @@ FAMILIES: tuple[Family, ...] = (
         mlp_contribution="feed_forward",
         neuron_input="feed_forward.gate_proj",
         neuron_output="feed_forward.down_proj",
+        experts="feed_forward.experts",
+        router="feed_forward.router",
+        shared_neuron_output="feed_forward.shared_expert.down_proj",
         counts_positions=True,
     ),
     Family("Phi-3", ("phi3",), neuron_input="mlp.gate_up_proj", neuron_input_is_fused=True),
@@ -107,6 +117,7 @@ FAMILIES: tuple[Family, ...] = (
         output_projection="dense",
         neuron_input="mlp.fc1",
         neuron_output="mlp.fc2",
+        gated=False,
         parallel=True,
     ),
     Family(
@@ -119,6 +130,7 @@ FAMILIES: tuple[Family, ...] = (
         attention_contribution="attn",
         neuron_input="mlp.c_fc",
         neuron_output="mlp.c_proj",
+        gated=False,
     ),
     Family(
         "GPT-NeoX",
@@ -130,6 +142,7 @@ FAMILIES: tuple[Family, ...] = (
         attention_contribution="attention",
         neuron_input="mlp.dense_h_to_4h",
         neuron_output="mlp.dense_4h_to_h",
+        gated=False,
         parallel="use_parallel_residual",
     ),
     Family(
@@ -142,6 +155,7 @@ FAMILIES: tuple[Family, ...] = (
         mlp_contribution="fc2",
         neuron_input="fc1",
         neuron_output="fc2",
+        gated=False,
         after_final_norm="model.decoder.project_out",
     ),
 )

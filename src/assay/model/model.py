@@ -21,6 +21,9 @@ from assay.model.families import Family, family_of
 from assay.model.norms import frozen_norm
 from assay.model.quantisation import kind_of, quantisation_of, stored
 
+BACKWARD_RULES = "assay.model.backward.installation"
+"""Where the hooks and forward methods come from that change no value."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -362,7 +365,10 @@ def _input_width(projection: nn.Module) -> int:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    return _has_hooks(module) or "forward" in vars(module)
+    forward = vars(module).get("forward")
+    while forward is not None and getattr(forward, "__module__", None) == BACKWARD_RULES:
+        forward = forward.replaced
+    return _has_hooks(module) or forward is not None
 
 
 def _global_hooks() -> bool:
@@ -372,4 +378,5 @@ def _global_hooks() -> bool:
 def _has_hooks(module: nn.Module) -> bool:
     """Whether a forward hook of the user's sits on the module (transformers leaves idle ones of its own)."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return any(getattr(hook, "__module__", None) != output_capturing.__name__ for hook in hooks)
+    known = (output_capturing.__name__, BACKWARD_RULES)
+    return any(getattr(hook, "__module__", None) not in known for hook in hooks)

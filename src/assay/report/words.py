@@ -51,13 +51,17 @@ def answer(scores: Scores) -> str:
     first = scores.components[int(size.argmax())].name
     value = scores.importance[int(size.argmax())]
     how = "every value was measured by intervention" if scores.exact else "estimates, none checked by intervention"
-    if not scores.estimates_effect:
+    summed = "summed absolute effect"
+    if (rules := scores.configuration.get("rules")) is not None:
+        how = f"by gradients under the backward rules {rules}, not the effect of patching it"
+        summed = "summed absolute score"
+    elif not scores.estimates_effect:
         how = "on chosen paths, not the whole effect of patching it"
     best = int(size.argmax())
     error = standard_error(scores.values[best])
     doubt = "; that is within two standard errors of 0" if size[best] <= 2 * error else ""
     return (
-        f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
+        f"The {k} largest of {len(size)} components carry {share} of the {summed} on {scores.metric}; "
         f"the largest is {first} with {value:+.3g} {scores.unit} ({how}{doubt})."
     )
 
@@ -72,6 +76,8 @@ def method(scores: Scores) -> str:
 
 def has_shares(scores: Scores) -> bool:
     """Whether clean - corrupted is what the importances are shares of: only where one is patched into the other."""
+    if "rules" in scores.configuration:
+        return False
     has_sign = scores.unit != "none" and scores.signed
     return has_sign and scores.direction != "ablation" and scores.baseline.difference != 0
 
@@ -90,6 +96,12 @@ def meaning(scores: Scores) -> str:
             "Direct effect: the change that the component's own contribution makes at the unembedding, everything "
             "between left alone and the final norm's factor frozen at the base run. "
             f"In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} prompt pairs."
+        )
+    if (rules := scores.configuration.get("rules")) is not None:
+        return (
+            f"{DIRECTIONS[scores.direction]} By a backward pass under the rules {rules}, so sizes mean nothing by "
+            f"themselves: these scores rank components, and estimate no effect. Mean over {len(scores.pairs)} prompt "
+            "pairs; ± is the standard error over prompts."
         )
     size = "" if scores.signed else "the absolute effect of each pair, without a sign, "
     return (

@@ -16,6 +16,7 @@ from assay.errors import DataError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
 from assay.model.attention import exclusive
+from assay.model.backward import installed, rule_set
 from assay.tokens.baselines import DEFAULT as DEFAULT_BASELINE
 from assay.tokens.baselines import Baseline
 from assay.tokens.faithfulness import DRAWS, Faithfulness, TextFaithfulness, curves_of, replaceable, require_draws
@@ -187,7 +188,8 @@ def _explained(setting: Setting, inputs: Inputs, baseline: str, methods: Sequenc
         values = replaced_values(setting, inputs, np.stack([none, every]))
     scores, gaps = {}, {}
     for method in methods:
-        with setting.cost.stage(method.name):
+        # A user's own rules around this call do not reach in.
+        with setting.cost.stage(method.name), installed(model, rule_set(method.rules)):
             scores[method.name] = method.compute(setting, inputs)
         if not np.isfinite(scores[method.name]).all():
             raise DataError(f"{asked.question.id}: a score of {method.name} is not finite. Load with --dtype float32.")

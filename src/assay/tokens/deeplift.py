@@ -27,9 +27,7 @@ def require_ungated(model: Model) -> None:
     Raises:
         ModelError: gated MLPs or experts.
     """
-    entry = model.family.neuron_input
-    gated = model.layers[0].neuron_input is None or model.family.neuron_input_is_fused or entry.endswith("gate_proj")
-    if gated:
+    if model.family.gated or model.layers[0].neuron_input is None:
         raise ModelError(
             f"deeplift is defined for MLPs without a gate; {model.family.name} multiplies each neuron by one. Use "
             "integrated-gradients, which takes any model."

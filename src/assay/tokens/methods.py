@@ -29,7 +29,6 @@ from assay.data.encoding import Row
 from assay.engine.cost import CostMeter
 from assay.errors import ModelError, OptionError, instead_of
 from assay.model import Model
-from assay.model.backward import backward_rules
 from assay.tokens.baselines import Replacement
 from assay.tokens.deeplift import require_ungated, rescaled
 from assay.tokens.questions import Asked
@@ -79,6 +78,8 @@ class TokenMethod:
     source: str
     compute: Callable[[Setting, Inputs], Numbers]
     """T scores."""
+    rules: str = "plain"
+    """Of the backward pass."""
     uses_gradients: bool = True
     is_complete: bool = False
     """Scores are meant to sum to M(text) - M(baseline), so the gap is a measure of their error."""
@@ -142,14 +143,6 @@ def _deeplift(setting: Setting, inputs: Inputs) -> Numbers:
     return _times_gradient(inputs, gradients)
 
 
-def _under(rules: str) -> Callable[[Setting, Inputs], Numbers]:
-    def compute(setting: Setting, inputs: Inputs) -> Numbers:
-        with backward_rules(setting.model, rules):
-            return _gradient(setting, inputs)
-
-    return compute
-
-
 def _leave_one_out(setting: Setting, inputs: Inputs) -> Numbers:
     free = [position for position, fixed in enumerate(inputs.asked.fixed) if not fixed]
     without = np.zeros((len(free) + 1, inputs.length), bool)
@@ -196,13 +189,13 @@ METHODS: dict[str, TokenMethod] = {
     method.name: method
     for method in (
         TokenMethod(
-            "gim", "gradient x input; softmax at temperature 2, frozen norms, divided products", _GIM, _under("gim")
+            "gim", "gradient x input; softmax at temperature 2, frozen norms, divided products", _GIM, _gradient, "gim"
         ),
         TokenMethod(
-            "gim-without-temperature", "GIM with the softmax's own gradient", _GIM, _under("gim-without-temperature")
+            "gim-without-temperature", "GIM with the softmax's own gradient", _GIM, _gradient, "gim-without-temperature"
         ),
-        TokenMethod("gim-without-norm", "GIM with gradients through norm factors", _GIM, _under("gim-without-norm")),
-        TokenMethod("gim-without-product", "GIM with undivided products", _GIM, _under("gim-without-product")),
+        TokenMethod("gim-without-norm", "GIM with gradients through norm factors", _GIM, _gradient, "gim-without-norm"),
+        TokenMethod("gim-without-product", "GIM with undivided products", _GIM, _gradient, "gim-without-product"),
         TokenMethod(
             "gradient-x-input",
             "gradient times the difference of embeddings",
@@ -220,13 +213,15 @@ METHODS: dict[str, TokenMethod] = {
             "transformer-lrp",
             "gradient x input; frozen norms, constant attention patterns",
             "Ali et al., arXiv 2202.07304",
-            _under("transformer-lrp"),
+            _gradient,
+            "transformer-lrp",
         ),
         TokenMethod(
             "attn-lrp",
             "gradient x input; frozen norms, divided products, activations as identity",
             "Achtibat et al., arXiv 2402.05602",
-            _under("attn-lrp"),
+            _gradient,
+            "attn-lrp",
         ),
         TokenMethod(
             "deeplift",
