@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from assay.cli.compare import compare_methods
 from assay.cli.doctor import doctor
+from assay.cli.explain import explain
 from assay.cli.listing import list_kind
 from assay.cli.response import response
 from assay.cli.score import score
@@ -29,6 +30,7 @@ app.command()(score)
 app.command()(screen)
 app.command()(response)
 app.command("compare")(compare_methods)
+app.command()(explain)
 app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)

@@ -13,9 +13,12 @@ from assay.cli.console import make_console
 from assay.errors import OptionError
 from assay.report import print_finished
 from assay.report.comparison import print_comparison, read_comparison
+from assay.report.explanations import print_explanations
 from assay.scores import Scores
 from assay.screening import KIND, ScreenedScores
 from assay.store.files import read_run_json
+from assay.tokens import Explanations
+from assay.tokens.result import KIND as EXPLANATION
 
 
 def show(
@@ -32,6 +35,13 @@ def show(
             print(json.dumps(run, indent=2, ensure_ascii=False))
         else:
             print_comparison(make_console(), read_comparison(run), run["request"]["k"])
+        return
+    if run.get("kind") == EXPLANATION:
+        found = Explanations.load(folder)
+        if as_json:
+            print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        else:
+            print_explanations(make_console(), found, folder)
         return
     screened = run.get("kind") == KIND
     scores = ScreenedScores.load(folder) if screened else Scores.load(folder)
