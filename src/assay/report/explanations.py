@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +13,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from assay.report.html import make_environment
 from assay.tokens import Explanation, Explanations, Faithfulness
 from assay.tokens.faithfulness import KEYS, NOISES, RANDOM
 from assay.tokens.result import visible
@@ -202,25 +202,26 @@ def print_faithfulness(console: Console, found: Faithfulness, seed: int) -> None
 
 def write_explanations(found: Explanations, path: Path) -> None:
     """Write the page: one file that opens offline."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     measured, model = found.faithfulness, found.provenance["model"]
     kept = {name: getattr(found, name) for name in ("configuration", "cost", "provenance")}
-    page = environment.get_template("explanations.html").render(
-        title=title(found),
-        meaning=meaning(found),
-        cautions=cautions(found),
-        summary=faithfulness_rows(measured, found.configuration["seed"]) if measured else None,
-        faithfulness_meaning=faithfulness_meaning(measured) if measured else None,
-        texts=[_for_page(item, found.methods) for item in found],
-        origin=(
-            f"Model: {model['name']}, weights {model['weights_sha256'][:16]}. Methods: "
-            + "; ".join(f"{name} ({source})" for name, source in found.provenance["sources"].items())
-            + f"; as implemented in assay {found.provenance['versions']['assay']}."
-        ),
-        command=found.provenance.get("command"),
-        details=json.dumps(kept, indent=2, ensure_ascii=False),
+    page = (
+        make_environment()
+        .get_template("explanations.html")
+        .render(
+            title=title(found),
+            meaning=meaning(found),
+            cautions=cautions(found),
+            summary=faithfulness_rows(measured, found.configuration["seed"]) if measured else None,
+            faithfulness_meaning=faithfulness_meaning(measured) if measured else None,
+            texts=[_for_page(item, found.methods) for item in found],
+            origin=(
+                f"Model: {model['name']}, weights {model['weights_sha256'][:16]}. Methods: "
+                + "; ".join(f"{name} ({source})" for name, source in found.provenance["sources"].items())
+                + f"; as implemented in assay {found.provenance['versions']['assay']}."
+            ),
+            command=found.provenance.get("command"),
+            details=json.dumps(kept, indent=2, ensure_ascii=False),
+        )
     )
     path.write_text(page, encoding="utf-8")
 
