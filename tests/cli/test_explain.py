@@ -63,7 +63,7 @@ def test_a_file_is_explained_and_faithfulness_measured(run: Run) -> None:
     assert [text["id"] for text in found["texts"]] == ["line 1", "mine"]
     assert np.shape(found["faithfulness"]["values"]) == (3, 8, 2)
     (folder,) = Path("runs").iterdir()
-    assert "comp" in run("show", str(folder)).out
+    assert "comprehensiveness" in run("show", str(folder)).out
     assert json.loads(run("show", str(folder), "--json").out)["texts"] == found["texts"]
 
 

@@ -24,13 +24,12 @@ TOP = 5
 POSITIVE, NEGATIVE = (178, 24, 43), (33, 102, 172)
 LARGE_GAP = 0.1
 """Share of the difference between text and baseline that a complete method may miss without a word."""
-SHORT = {"comprehensiveness": "comp", "sufficiency": "suff"}
 
 
 def title(found: Explanations) -> str:
     model = found.provenance["model"]["name"]
     if len(found) == 1:
-        return f"Which tokens make {model} say {visible(found[0].target)!r}?"
+        return f"Which tokens make {model} say {_quoted(found[0].target)}?"
     return f"Which tokens drive what {model} says next? ({len(found)} texts)"
 
 
@@ -47,9 +46,9 @@ def meaning(found: Explanations) -> str:
 def sentence(item: Explanation) -> str:
     """What is explained of a text, and its value."""
     whose = " (the model's own most probable next token)" if item.target_is_models_own else ""
-    contrast = f" against {visible(item.against)!r}" if item.against is not None else ""
+    contrast = f" against {_quoted(item.against)}" if item.against is not None else ""
     return (
-        f"Explained: {item.metric} of {visible(item.target)!r}{contrast}{whose}: {item.value:+.4g} {item.unit}, "
+        f"Explained: {item.metric} of {_quoted(item.target)}{contrast}{whose}: {item.value:+.4g} {item.unit}, "
         f"{item.baseline_value:+.4g} with every token replaced by {visible(item.baseline)}; probability"
         f"{' difference' if item.against is not None else ''} {item.probability:.3g}."
     )
@@ -119,6 +118,11 @@ def _coloured(item: Explanation, method: str) -> Text:
     return line
 
 
+def _quoted(token: str) -> str:
+    """In quotes, so that spaces at its ends are seen."""
+    return f"'{visible(token)}'"
+
+
 def _strengths(item: Explanation, method: str) -> np.ndarray:
     """Scores over the largest of the text."""
     scores = item.scores[method]
@@ -136,26 +140,23 @@ def _table(item: Explanation, methods: tuple[str, ...], brief: bool) -> Table:
         shown = item.top(methods[0], TOP).index.tolist()
     for position in shown:
         cells = ["" if item.fixed[position] else f"{item.scores[method][position]:+.3g}" for method in methods]
-        table.add_row(str(position), escape(repr(visible(item.tokens[position]))), *cells)
+        table.add_row(str(position), escape(_quoted(item.tokens[position])), *cells)
     return table
 
 
 def faithfulness_rows(found: Faithfulness, seed: int) -> list[list[str]]:
-    """A header, and one row for each method and kind of steps."""
+    """A header, and one row for each method, measure and kind of steps."""
     summary, differences = found.summary(seed), found.differences(seed)
-    columns = [(measure, unit) for measure, steps, unit in KEYS if steps == "counts"]
-    units = {unit: found.metric_unit if unit == "metric" else unit for _, unit in columns}
-    header = ["method", "k over", *(f"{SHORT[measure]}, {units[unit]}" for measure, unit in columns)]
-    rows = [header]
+    rows = [["method", "measure", "k over", found.metric_unit, "probability"]]
     for method in found.methods:
-        for steps in ("counts", "shares"):
-            row = [method, steps]
-            for measure, unit in columns:
-                at = {"measure": measure, "steps": steps, "unit": units[unit]}
+        for measure, steps in dict.fromkeys((measure, steps) for measure, steps, _ in KEYS):
+            row = [method, measure, steps]
+            for unit in (found.metric_unit, "probability"):
+                at = {"measure": measure, "steps": steps, "unit": unit}
                 (mean,) = _rows(summary, method=method, **at)
                 cell = f"{mean['mean']:+.3g}"
                 if method == RANDOM:
-                    cell += f" (sd {mean['spread']:.2g})"
+                    cell += f" ± {mean['spread']:.2g}"
                 else:
                     (less,) = _rows(differences, first=method, second=RANDOM, **at)
                     if less["lower"] == less["lower"]:
@@ -180,20 +181,24 @@ def faithfulness_meaning(found: Faithfulness) -> str:
         f" Shares of the text's own value (in Python) are given for {usable.min()} to {usable.max()} of {n} texts: "
         f"elsewhere that value is negative, or within {NOISES:g} standard deviations of random orders from 0."
     )  # fmt: skip
+    brackets = "" if n == 1 else (
+        f" In brackets: 95 % paired bootstrap interval of the difference to random orders, over {n} texts."
+    )  # fmt: skip
     return (
-        "comp: comprehensiveness, the mean drop when the first k tokens are replaced (higher is better). suff: "
-        "sufficiency, the mean drop when all but the first k are (lower is better). k over counts, 1 to 50, or over "
-        "shares of the tokens. In brackets: 95 % paired bootstrap interval of the difference to random orders, "
-        f"over {n} text{'s' * (n > 1)}; sd: between random orders of one text.{few}"
+        "Comprehensiveness: the mean drop when the first k tokens are replaced (higher is better). "
+        "Sufficiency: the mean drop when all but the first k are (lower is better). k over counts, 1 to 50, or over "
+        f"shares of the tokens.{brackets} ±: standard deviation between random orders of one text.{few}"
     )
 
 
 def print_faithfulness(console: Console, found: Faithfulness, seed: int) -> None:
-    """One line for each method and kind of steps."""
+    """One line for each method, measure and kind of steps."""
     header, *rows = faithfulness_rows(found, seed)
     table = Table(title="Faithfulness", title_justify="left", box=None, pad_edge=False)
     for name in header:
-        table.add_column(name, justify="left" if name in ("method", "k over") else "right")
+        table.add_column(
+            name, justify="left" if name in ("method", "measure", "k over") else "right", no_wrap=name == "method"
+        )
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -249,7 +254,7 @@ def _for_page(item: Explanation, methods: tuple[str, ...]) -> dict[str, Any]:
         "sentence": sentence(item),
         "methods": [(method, tokens(method), gap_note(item, method)) for method in methods],
         "rows": [
-            [position, repr(token), *(f"{item.scores[method][position]:+.4g}" for method in methods)]
+            [position, f"'{token}'", *(f"{item.scores[method][position]:+.4g}" for method in methods)]
             for position, token in enumerate(shown)
         ],
     }
