@@ -36,15 +36,19 @@ if TYPE_CHECKING:
     from assay.model import Model, RuleSet, backward_rules, load, rule_set
     from assay.scores import Scores
     from assay.screening import ResponseCurve, ScreenedScores, response_curve, screen
+    from assay.tokens import Explanation, Explanations, Question, explain, explain_all, read_questions
 
 __all__ = [
     "AssayError",
     "Comparison",
     "Compensation",
+    "Explanation",
+    "Explanations",
     "Metric",
     "Model",
     "PromptPair",
     "PromptPairs",
+    "Question",
     "ResponseCurve",
     "RuleSet",
     "Scores",
@@ -57,6 +61,8 @@ __all__ = [
     "compare",
     "compensation",
     "direct_effect",
+    "explain",
+    "explain_all",
     "gim",
     "hvp",
     "hvp_sampled",
@@ -71,6 +77,7 @@ __all__ = [
     "random_scores",
     "read_jsonl",
     "read_pairs",
+    "read_questions",
     "resample_ablation",
     "response_curve",
     "rule_set",
@@ -82,7 +89,7 @@ __all__ = [
     "zero_ablation",
 ]
 
-_HOMES = ("errors", "model", "sites", "data", "scores", "methods", "comparison", "screening", "interactions")
+_HOMES = ("errors", "model", "sites", "data", "scores", "methods", "comparison", "screening", "interactions", "tokens")
 
 if not TYPE_CHECKING:  # a checker would take every name for one that is there
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 from assay.cli.compare import compare_methods
 from assay.cli.console import INTERRUPTED, Interrupted
 from assay.cli.doctor import doctor
+from assay.cli.explain import explain
 from assay.cli.listing import list_kind
 from assay.cli.response import response
 from assay.cli.score import score
@@ -32,6 +33,7 @@ app.command()(screen)
 app.command()(response)
 app.command("compare")(compare_methods)
 app.command("self-repair")(self_repair)
+app.command()(explain)
 app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)

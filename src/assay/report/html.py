@@ -21,12 +21,7 @@ COMPONENTS_SHOWN = 30
 
 def write_page(scores: Scores, path: str | Path) -> None:
     """Write the page of a run: map, bars, top components, baseline with prompts, how to reproduce it."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["signed"] = "{:+.4g}".format
-    environment.filters["percent"] = "{:+.1%}".format
-    environment.filters["short"] = "{:.2g}".format
+    environment = make_environment()
     screened = isinstance(scores, ScreenedScores)
     drawn = screening.screening_figures(scores) if isinstance(scores, ScreenedScores) else figures.figures(scores)
     page = environment.get_template("screening.html" if screened else "scores.html").render(
@@ -49,6 +44,17 @@ def write_page(scores: Scores, path: str | Path) -> None:
         to_json=lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     )
     Path(path).write_text(page, encoding="utf-8")
+
+
+def make_environment() -> jinja2.Environment:
+    """What all pages are made with: everything from outside is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["signed"] = "{:+.4g}".format
+    environment.filters["percent"] = "{:+.1%}".format
+    environment.filters["short"] = "{:.2g}".format
+    return environment
 
 
 def _embed(figure: go.Figure, name: str) -> Markup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from assay.data.complaints import of_each
@@ -31,21 +32,21 @@ def read_jsonl(path: str | Path, columns: Columns | None = None) -> PromptPairs:
     return PromptPairs(pairs, task=Path(path).stem, options=options)
 
 
-def jsonl_entries(content: bytes, name: str) -> list[Entry]:
-    """The objects of the lines that are not blank."""
+def jsonl_entries(content: bytes, name: str, required: Sequence[str] = REQUIRED) -> list[Entry]:
+    """The objects of the lines that are not blank; ``required`` is what errors say that they need."""
     # Not splitlines: a prompt may hold characters such as U+2028 that it would cut at.
     numbered = [(number, line) for number, line in enumerate(decode(content, name).split("\n"), 1) if line.strip()]
     if not numbered:
-        raise DataError(f"{name} is empty. It needs one JSON object per line with {', '.join(REQUIRED)}.")
-    return of_each(lambda each: _parse(each[1], name, f"line {each[0]}"), numbered, f"lines of {name}")
+        raise DataError(f"{name} is empty. It needs one JSON object per line with {', '.join(required)}.")
+    return of_each(lambda each: _parse(each[1], name, f"line {each[0]}", required), numbered, f"lines of {name}")
 
 
-def _parse(line: str, name: str, label: str) -> Entry:
+def _parse(line: str, name: str, label: str, required: Sequence[str]) -> Entry:
     try:
         values = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         what = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
         raise DataError(f"{name}, {label}: not JSON ({what}).") from error
     if not isinstance(values, dict):
-        raise DataError(f"{name}, {label}: expected a JSON object with {', '.join(REQUIRED)}.")
+        raise DataError(f"{name}, {label}: expected a JSON object with {', '.join(required)}.")
     return Entry(name, label, values)

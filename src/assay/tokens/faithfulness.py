@@ -1,0 +1,232 @@
+"""Do the tokens that a method ranks first really drive the target? (ERASER, arXiv 1911.03429; AOPC as in 2505.17630.)
+
+Of the n tokens that may be replaced (neither first nor last nor special), in a method's order:
+
+    comprehensiveness  mean over k of  M(text) - M(text without the k first);            higher is better
+    sufficiency        mean over k of  M(text) - M(text without all but the k first);    lower is better
+
+*Without* means that tokens are replaced by their baselines, together and exactly. k runs over counts, 1 to 50 (or n),
+or over shares of n: the first 1, 5, 10, 20 and 50 % are replaced for comprehensiveness, the last 50, 80, 90, 95 and
+99 % for sufficiency. M is what is explained, or the target's probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from assay.errors import DataError, OptionError
+from assay.reliability.prompts import bootstrap_mean
+from assay.tokens.methods import Inputs, Setting, replaced_values
+
+Numbers = NDArray[np.float64]
+MOST = 50
+PERCENT_FIRST = (1, 5, 10, 20, 50)
+PERCENT_LAST = (50, 80, 90, 95, 99)
+DRAWS = 5
+RANDOM = "random"
+MEASURES, STEPS, UNITS = ("comprehensiveness", "sufficiency"), ("counts", "shares"), ("metric", "probability")
+KEYS = tuple(product(MEASURES, STEPS, UNITS))
+NOISES = 2.0
+"""A text's own value is no denominator unless it exceeds so many standard deviations over random orders."""
+
+
+@dataclass(frozen=True)
+class TextFaithfulness:
+    """Of one text: KEYS in a row for each method, and for each random order."""
+
+    full: Numbers
+    """(2,): M and the probability of the text."""
+    methods: Numbers
+    """(methods, KEYS)"""
+    random: Numbers
+    """(draws, KEYS)"""
+
+
+def replaceable(inputs: Inputs) -> list[int]:
+    """Positions of the tokens that are replaced: all but the first, the last and special ones.
+
+    Raises:
+        DataError: fewer than two are left.
+    """
+    inner = [position for position in range(1, inputs.length - 1) if not inputs.asked.fixed[position]]
+    if len(inner) < 2:
+        raise DataError(
+            f"{inputs.asked.question.id}: {len(inner)} of {inputs.length} tokens may be replaced, since first, last "
+            "and special ones stay; an order of tokens needs two."
+        )
+    return inner
+
+
+def counts_of(n: int) -> dict[tuple[str, str], list[int]]:
+    """How many tokens are replaced, from the front for comprehensiveness, from the back for sufficiency."""
+    kept = range(1, min(MOST, n) + 1)
+    return {
+        ("comprehensiveness", "counts"): list(kept),
+        ("comprehensiveness", "shares"): [-(-percent * n // 100) for percent in PERCENT_FIRST],  # at least one
+        ("sufficiency", "counts"): [n - k for k in kept],
+        ("sufficiency", "shares"): [percent * n // 100 for percent in PERCENT_LAST],  # not all
+    }
+
+
+def curves_of(setting: Setting, inputs: Inputs, scores: Mapping[str, Numbers], draws: int = DRAWS) -> TextFaithfulness:
+    """All measures of all methods on one text; each distinct set of replaced tokens is run once.
+
+    Args:
+        scores: T for each method; higher is first, ties in the order of the text.
+        draws: random orders.
+    """
+    positions = np.array(replaceable(inputs))
+    orders = [positions[np.argsort(-values[positions], kind="stable")] for values in scores.values()]
+    orders += [
+        np.random.default_rng([setting.seed, inputs.number, draw]).permutation(positions) for draw in range(draws)
+    ]
+    masks: dict[bytes, int] = {}
+    distinct: list[NDArray[np.bool_]] = []
+
+    def run_of(replaced: NDArray[np.int64]) -> int:
+        mask = np.zeros(inputs.length, bool)
+        mask[replaced] = True
+        if mask.tobytes() not in masks:
+            masks[mask.tobytes()] = len(distinct)
+            distinct.append(mask)
+        return masks[mask.tobytes()]
+
+    whole = run_of(positions[:0])
+    counts = counts_of(len(positions))
+    wanted = [
+        {
+            (measure, steps): [run_of(order[:k] if measure == MEASURES[0] else order[len(order) - k :]) for k in ks]
+            for (measure, steps), ks in counts.items()
+        }
+        for order in orders
+    ]
+    values = replaced_values(setting, inputs, np.stack(distinct))
+    drops = values[:, [whole]] - values
+    rows = np.array(
+        [[drops[UNITS.index(unit), order[key, steps]].mean() for key, steps, unit in KEYS] for order in wanted]
+    )
+    return TextFaithfulness(values[:, whole], rows[: len(scores)], rows[len(scores) :])
+
+
+def require_draws(draws: int) -> None:
+    """Refuse a number of random orders without a spread."""
+    if type(draws) is not int or draws < 2:
+        raise OptionError(f"The spread of random orders needs at least 2 of them, not {draws}.")
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """How faithful methods are, text by text; the last method is random, its values the means over orders."""
+
+    methods: tuple[str, ...]
+    metric_unit: str
+    values: Numbers
+    """(methods, KEYS, n) mean drops."""
+    spread: Numbers
+    """(KEYS, n) standard deviation over random orders."""
+    full: Numbers
+    """(2, n) M and probability of the texts."""
+
+    @classmethod
+    def of(cls, methods: tuple[str, ...], metric_unit: str, texts: list[TextFaithfulness]) -> Self:
+        values = [np.vstack([text.methods, text.random.mean(0)]) for text in texts]
+        return cls(
+            (*methods, RANDOM),
+            metric_unit,
+            np.stack(values, axis=-1),
+            np.stack([text.random.std(0, ddof=1) for text in texts], axis=-1),
+            np.stack([text.full for text in texts], axis=-1),
+        )
+
+    @property
+    def shares(self) -> Numbers:
+        """(methods, KEYS, n) drops as shares of the text's own value, as in arXiv 2505.17630.
+
+        NaN where that value is not positive, or within `NOISES` standard deviations of 0 of what random orders of
+        tokens move it by: such a quotient says nothing.
+        """
+        own = self.full[[UNITS.index(unit) for _, _, unit in KEYS]]
+        usable = own > NOISES * self.spread
+        return np.where(usable, self.values / np.where(usable, own, 1.0), np.nan)
+
+    def summary(self, seed: int = 0) -> pd.DataFrame:
+        """One row for each method and measure: mean over texts with its 95 % bootstrap interval, mean share, and for
+        random the standard deviation over orders within a text."""
+        shares = self.shares
+        rows = []
+        for number, method in enumerate(self.methods):
+            spread = bootstrap_mean(self.values[number], seed=seed)
+            for key, (measure, steps, unit) in enumerate(KEYS):
+                usable = ~np.isnan(shares[number, key])
+                rows.append(
+                    {
+                        "method": method,
+                        "measure": measure,
+                        "steps": steps,
+                        "unit": self.metric_unit if unit == "metric" else unit,
+                        "mean": self.values[number, key].mean(),
+                        "lower": spread.lower[key],
+                        "upper": spread.upper[key],
+                        "share": shares[number, key][usable].mean() if usable.any() else np.nan,
+                        "texts": self.values.shape[-1],
+                        "texts_of_share": int(usable.sum()),
+                        "spread": self.spread[key].mean() if method == RANDOM else np.nan,
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def differences(self, seed: int = 0) -> pd.DataFrame:
+        """One row for each two methods and measure: mean of first - second, text by text, and its paired 95 % bootstrap
+        interval (the same texts are redrawn for both)."""
+        rows = []
+        for first, second in combinations(range(len(self.methods)), 2):
+            difference = self.values[first] - self.values[second]
+            spread = bootstrap_mean(difference, seed=seed)
+            for key, (measure, steps, unit) in enumerate(KEYS):
+                rows.append(
+                    {
+                        "first": self.methods[first],
+                        "second": self.methods[second],
+                        "measure": measure,
+                        "steps": steps,
+                        "unit": self.metric_unit if unit == "metric" else unit,
+                        "mean": difference[key].mean(),
+                        "lower": spread.lower[key],
+                        "upper": spread.upper[key],
+                    }
+                )
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; `from_dict` reads it."""
+        arrays = {name: getattr(self, name).tolist() for name in ("values", "spread", "full")}
+        return {
+            "methods": list(self.methods),
+            "metric_unit": self.metric_unit,
+            "keys": [list(key) for key in KEYS],
+            **arrays,
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave.
+
+        Raises:
+            ValueError: of other measures, or arrays that do not fit.
+        """
+        values, spread, full = (np.asarray(found[name], np.float64) for name in ("values", "spread", "full"))
+        methods = tuple(found["methods"])
+        n = full.shape[-1]
+        shapes = (values.shape, spread.shape, full.shape)
+        if [tuple(key) for key in found["keys"]] != list(KEYS) or shapes != (
+            (len(methods), len(KEYS), n), (len(KEYS), n), (2, n)
+        ):  # fmt: skip
+            raise ValueError("faithfulness is of other measures, or its arrays do not fit together")
+        return cls(methods, found["metric_unit"], values, spread, full)
