@@ -1,0 +1,1 @@
+"""Circuits: which edges between components carry a behaviour, and whether they alone can."""
