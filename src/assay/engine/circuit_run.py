@@ -20,7 +20,7 @@ from assay.data.metrics import Metric
 from assay.engine.batches import Batch
 from assay.engine.contributions import count_sources, head_contributions, sources_of
 from assay.engine.cost import CostMeter
-from assay.engine.destinations import Readers, ReadersTap, reading
+from assay.engine.destinations import Readers, ReadersTap, count_readers, reading
 from assay.engine.gradients import read_metric
 from assay.errors import InterventionError
 from assay.model import Model
@@ -166,7 +166,6 @@ class _Differences:
 
 def circuit_bytes(model: Model, positions: int, *, ungrouped: bool = False) -> int:
     """Roughly what one lane of a circuit run takes."""
-    kv_units = model.n_heads if ungrouped else model.n_kv_heads
-    readers = model.n_heads + 2 * kv_units
+    readers = count_readers(model, ungrouped=ungrouped)
     per_token = (count_sources(model) + 8 * readers + 3 * model.n_heads) * model.d_model + 3 * model.d_mlp
     return int(positions * per_token * max(4, model.dtype.itemsize))

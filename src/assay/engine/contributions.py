@@ -54,6 +54,7 @@ def head_contributions(model: Model, layer: int, z_NtHD: Tensor) -> Tensor:
     return parts * model.residual_multiplier
 
 
+@torch.no_grad()
 def written(model: Model, activations: Activations, start: int) -> Tensor:
     """(S, R, t, M): what every source writes from position ``start`` on, in float32 or better."""
     first = activations("residual-pre", 0)[:, start:, 0]

@@ -24,6 +24,11 @@ from assay.model.attention import tapped
 from assay.model.recording import Recording, removed
 
 
+def count_readers(model: Model, *, ungrouped: bool) -> int:
+    """Of one layer's attention."""
+    return model.n_heads + 2 * (model.n_heads if ungrouped else model.n_kv_heads)
+
+
 class Readers:
     """The readers of one layer.
 
@@ -37,7 +42,7 @@ class Readers:
         self.model, self.layer, self.base, self.start = model, layer, base, start
         self.groups = model.n_heads // model.n_kv_heads if ungrouped else 1
         self.kv_units = model.n_kv_heads * self.groups
-        self.count = model.n_heads + 2 * self.kv_units
+        self.count = count_readers(model, ungrouped=ungrouped)
         attention = model.layers[layer].attention
         self.modules = [attention.get_submodule(path) for path in model.family.projections]
         self._weights, self._biases = self._by_head()
@@ -72,7 +77,7 @@ class Readers:
             raise _Reached(args[0] if args else kwargs["hidden_states"])
 
         with removed(self.modules[0].register_forward_pre_hook(stop, with_kwargs=True, prepend=True)):
-            (found,) = self._until_reached(inputs_LtM, rows)
+            (found,) = self.until_reached(inputs_LtM, rows)
         return found
 
     def project(self, normed: Tensor, kind: str, unit: int) -> Tensor:
@@ -135,7 +140,7 @@ class Readers:
         ]
         repeated = hidden_NtM.repeat(self.groups, 1, 1)
         with tap.until_attention(), self.projecting(q.repeat(self.groups, 1, 1, 1), passes[0], passes[1]):
-            q, k, v = self._until_reached(repeated, rows.repeat(self.groups))
+            q, k, v = self.until_reached(repeated, rows.repeat(self.groups))
         lanes = len(rows)
         k, v = (
             part.unflatten(0, (self.groups, lanes)).permute(1, 2, 0, 3, 4).flatten(1, 2)  # head j G + g
@@ -143,7 +148,8 @@ class Readers:
         )
         return q[:lanes], k, v
 
-    def _until_reached(self, hidden: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+    def until_reached(self, hidden: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        """What the layer reaches when its tap or a hook ends it early."""
         try:
             self.run(hidden, rows)
         except _Reached as reached:
