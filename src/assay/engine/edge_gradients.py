@@ -68,9 +68,7 @@ class EdgeGradients:
         self.readers = [Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)]
         self.rows = torch.arange(batch.rows, device=model.device)
 
-    def of_run(
-        self, stream: Tensor, change: Change = as_it_is, first_layer: int = 0
-    ) -> Iterator[tuple[int, Tensor]]:
+    def of_run(self, stream: Tensor, change: Change = as_it_is, first_layer: int = 0) -> Iterator[tuple[int, Tensor]]:
         """Run from a residual stream (R, t, M) before ``first_layer`` on, and back.
 
         Args:
@@ -99,9 +97,7 @@ class EdgeGradients:
             tap.given = self._own_attention_inputs(readers, hidden, tap)
             branch = hidden.view_as(hidden)
 
-            def after_attention(
-                value: Tensor, layer: int = layer, added: dict[str, Tensor] = added
-            ) -> Tensor:
+            def after_attention(value: Tensor, layer: int = layer, added: dict[str, Tensor] = added) -> Tensor:
                 value = added["attention"] = change("attention", layer, value)
                 if not self.model.is_parallel:
                     branches.mlps.append(value.view_as(value))
@@ -135,7 +131,7 @@ class EdgeGradients:
             return None
         with tap.until_attention():
             q, k, v = readers.until_reached(hidden, self.rows)
-        return q, *(part.repeat_interleave(readers.groups, 1) for part in (k, v))
+        return q, k.repeat_interleave(readers.groups, 1), v.repeat_interleave(readers.groups, 1)
 
     def _backward(
         self, branches: _Branches, *, may_be_cut: bool
