@@ -116,7 +116,9 @@ def interpolated_scores(model: assay.Model, pairs: assay.PromptPairs, graph: Gra
         for rows in study.contrasts():
             gradients = rows.gradients()
             for a, weight in points:
-                for layer, at in gradients.of_run(rows.stream(a)):
+                at_layers: list[tuple[int, torch.Tensor]] = []
+                gradients.of_run(lambda *found, kept=at_layers: kept.append(found), rows.stream(a))
+                for layer, at in at_layers:
                     first = graph.first_destination(layer)
                     for number in range(len(at)):
                         reach = graph.reach[first + number]

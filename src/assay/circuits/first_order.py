@@ -13,7 +13,8 @@ positive score means that patching the edge hurts. The methods differ in where t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,15 +26,6 @@ from assay.methods.integrated_gradients import quadrature
 
 STEPS = 5
 """Gradients that an integral takes by default."""
-
-
-def first_order(contrast: Contrast, runs: Iterable[tuple[float, Iterator[tuple[int, Tensor]]]]) -> Tensor:
-    """(R, E) minus differences . gradients, weighted over runs of `EdgeGradients`."""
-    products = Products(contrast)
-    for weight, gradients in runs:
-        for layer, at in gradients:
-            products.add(layer, at, -weight)
-    return products.scores
 
 
 class Products:
@@ -70,10 +62,7 @@ class Products:
 def eap() -> EdgeMethod:
     """Gradient at the clean run."""
 
-    def compute(contrast: Contrast) -> Tensor:
-        return first_order(contrast, [(1.0, contrast.gradients().of_run(contrast.stream(1)))])
-
-    return EdgeMethod("eap", compute, ablations=("patch", "zero", "mean"))
+    return EdgeMethod("eap", partial(_between_embeddings, points=[(1.0, 1.0)]), ablations=("patch", "zero", "mean"))
 
 
 def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS) -> EdgeMethod:
@@ -83,12 +72,7 @@ def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS) -> EdgeMethod:
         rule: of `assay.methods.integrated_gradients.RULES`; the reference code of MIB has ``left``.
         steps: gradients taken.
     """
-    points = quadrature(rule, steps)
-
-    def compute(contrast: Contrast) -> Tensor:
-        gradients = contrast.gradients()
-        return first_order(contrast, ((weight, gradients.of_run(contrast.stream(a))) for a, weight in points))
-
+    compute = partial(_between_embeddings, points=quadrature(rule, steps))
     return EdgeMethod("eap-ig-inputs", compute, parameters={"rule": rule, "steps": steps})
 
 
@@ -96,6 +80,14 @@ def clean_corrupted() -> EdgeMethod:
     """Mean of the gradients at the clean and at the corrupted run."""
     ends = eap_ig_inputs("trapezoid", 2)
     return EdgeMethod("clean-corrupted", ends.compute)
+
+
+def _between_embeddings(contrast: Contrast, points: Sequence[tuple[float, float]]) -> Tensor:
+    """(R, E) with gradients of runs at these points between corrupted (0) and clean (1), and their weights."""
+    products, gradients = Products(contrast), contrast.gradients()
+    for a, weight in points:
+        gradients.of_run(partial(products.add, weight=-weight), contrast.stream(a))
+    return products.scores
 
 
 def eap_ig_activations(rule: str = "midpoint", steps: int = STEPS, *, pooled: bool = False) -> EdgeMethod:
@@ -115,15 +107,13 @@ def eap_ig_activations(rule: str = "midpoint", steps: int = STEPS, *, pooled: bo
         share = 1 / len(blocks) if pooled else 1.0
         for site, layer, sources in blocks:
             for a, weight in points:
+                add = partial(products.add, weight=-weight * share, sources=slice(None) if pooled else sources)
                 if site == "input":
-                    run = gradients.of_run(contrast.stream(a))
+                    gradients.of_run(add, contrast.stream(a))
                 else:
-                    target = _between(contrast, site, layer, a)
                     first = 0 if pooled else layer
                     stream = contrast.base.residuals[first][:, contrast.start :]
-                    run = gradients.of_run(stream, _setting(site, layer, target), first)
-                for at_layer, at in run:
-                    products.add(at_layer, at, -weight * share, slice(None) if pooled else sources)
+                    gradients.of_run(add, stream, _setting(site, layer, _between(contrast, site, layer, a)), first)
         return products.scores
 
     return EdgeMethod("eap-ig-activations", compute, parameters={"rule": rule, "steps": steps, "pooled": pooled})

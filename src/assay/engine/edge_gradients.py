@@ -10,7 +10,7 @@ Axes: R rows, U readers of a layer, t positions from ``start`` on, M d_model, H 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -28,6 +28,8 @@ from assay.model.recording import Recording, site_hook
 
 Change = Callable[[str, int, Tensor], Tensor]
 """Kind (``attention`` or ``mlps``), layer and what it adds, (R, t, M), to what it shall add instead."""
+
+Receive = Callable[[int, Tensor], object]
 
 
 def as_it_is(site: str, layer: int, value: Tensor) -> Tensor:
@@ -68,25 +70,26 @@ class EdgeGradients:
         self.readers = [Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)]
         self.rows = torch.arange(batch.rows, device=model.device)
 
-    def of_run(self, stream: Tensor, change: Change = as_it_is, first_layer: int = 0) -> Iterator[tuple[int, Tensor]]:
+    def of_run(self, receive: Receive, stream: Tensor, change: Change = as_it_is, first_layer: int = 0) -> None:
         """Run from a residual stream (R, t, M) before ``first_layer`` on, and back.
 
         Args:
+            receive: gets a layer and the gradients (U + 1, R, t, M) at what its readers and its MLP read; last, the
+                number of layers and the gradient (1, R, t, M) at what the logits read. In float32 or better.
             change: what attention layers and MLPs add instead, where they are interpolated. What the metric then does
                 not depend on any more has a gradient of 0.
-
-        Yields:
-            Layer, and the gradients (U + 1, R, t, M) at what its readers and its MLP read; last, the number of layers
-            and the gradient (1, R, t, M) at what the logits read. In float32 or better.
         """
         with reading(self.model, self.readers, self.rows, gradients=True) as tap:
             branches = self._forward(stream.detach().requires_grad_(True), change, first_layer, tap)
             at_attention, at_mlps, at_end, scale = self._backward(branches, may_be_cut=change is not as_it_is)
-        for number, layer in enumerate(range(first_layer, self.model.n_layers)):
-            of_readers = self._through_projections(layer, branches.streams[number].detach(), at_attention[number])
-            found = torch.cat([of_readers, at_mlps[number].unsqueeze(0)])
-            yield layer, torch.stack([unscaled(part, scale) for part in found])
-        yield self.model.n_layers, unscaled(at_end, scale).unsqueeze(0)
+            tap.given = None
+            for number, layer in enumerate(range(first_layer, self.model.n_layers)):
+                of_readers = self._through_projections(
+                    layer, branches.streams[number].detach(), at_attention[number], tap
+                )
+                found = torch.cat([of_readers, at_mlps[number].unsqueeze(0)])
+                receive(layer, torch.stack([unscaled(part, scale) for part in found]))
+            receive(self.model.n_layers, unscaled(at_end, scale).unsqueeze(0))
 
     def _forward(self, hidden: Tensor, change: Change, first_layer: int, tap: ReadersTap) -> _Branches:
         branches, multiplier = _Branches(), self.model.residual_multiplier
@@ -153,12 +156,13 @@ class EdgeGradients:
         factor = 1.0 if self.model.is_parallel else 1.0 / self.model.residual_multiplier
         return at_attention, [part * factor for part in gradients[count:-1]], gradients[-1], scale
 
-    def _through_projections(self, layer: int, stream: Tensor, gradients: tuple[Tensor, ...]) -> Tensor:
+    def _through_projections(
+        self, layer: int, stream: Tensor, gradients: tuple[Tensor, ...], tap: ReadersTap
+    ) -> Tensor:
         """(U, R, t, M) from the gradients where attention gets queries, keys and values."""
         readers = self.readers[layer]
-        with reading(self.model, self.readers, self.rows, gradients=True) as tap:
-            inputs = stream.expand(readers.count, *stream.shape).contiguous().requires_grad_(True)
-            q, k, v = readers.read(inputs, self.rows)
-            attended = readers.attended(tap, q, k, v, stream, self.rows)
-            (found,) = torch.autograd.grad(attended, inputs, gradients)
+        inputs = stream.expand(readers.count, *stream.shape).contiguous().requires_grad_(True)
+        q, k, v = readers.read(inputs, self.rows)
+        attended = readers.attended(tap, q, k, v, stream, self.rows)
+        (found,) = torch.autograd.grad(attended, inputs, gradients)
         return found
