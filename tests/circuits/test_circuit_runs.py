@@ -13,6 +13,7 @@ from assay.circuits.edges import edge_scores
 from assay.circuits.graph import Graph
 from assay.circuits.runs import circuit_curve, run_circuits, smallest_circuit
 from assay.errors import DataError, OptionError
+from circuits.prompts import told_apart
 from conftest import ids_of, random_pairs, wrapped
 from families import TINY, tiny_model, tiny_tokenizer
 from oracles import naive
@@ -153,20 +154,6 @@ def test_circuits_belong_to_a_graph() -> None:
             run_circuits(model, pairs, other, kept, force=True)
     with pytest.raises(OptionError, match="no ablation 'noise'"):
         run_circuits(model, pairs, graph, draw(graph, 1), ablation="noise", force=True)  # type: ignore[arg-type]
-
-
-def told_apart(model: assay.Model, seed: int) -> assay.PromptPairs:
-    """Pairs on which the model prefers the answer on the clean prompt."""
-    from assay.data import PromptPairs
-
-    chosen = []
-    for pair in random_pairs(60, seed=seed):
-        clean, corrupted = (
-            logit_difference(naive.logits_of(model.hf, ids_of(x)), pair) for x in (pair.clean, pair.corrupted)
-        )
-        if clean - corrupted > 0.5:
-            chosen.append(pair)
-    return PromptPairs(tuple(chosen), metric="logit-diff")
 
 
 def test_a_curve_ends_at_the_model_and_refuses_prompts_that_it_has_seen() -> None:

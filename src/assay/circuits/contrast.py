@@ -36,6 +36,7 @@ from assay.methods.method import Method
 from assay.methods.preparation import Prepared, prepared
 from assay.model import Model
 from assay.model.recording import Recording
+from assay.sites import Component
 
 Ablation = Literal["patch", "zero", "mean"]
 """What an absent edge carries: what its source writes on the corrupted prompt, nothing, or a mean."""
@@ -106,6 +107,16 @@ class Contrast:
         corrupted = self.response.source("residual-pre", 0)[:, self.start :, 0]
         return torch.lerp(corrupted, clean, towards_clean)
 
+    def neurons(self, layer: int) -> Tensor:
+        """(R, t, F) counterfactual values of a layer's neurons, as its down-projection reads them."""
+        if self.ablation == "patch":
+            return self.response.source("neurons", layer)[:, self.start :, :, 0]
+        clean = self.base.site("neurons", layer)
+        if self.means is not None:
+            clean = self.means(self.batch, self.base, "neurons", layer)
+            return clean[..., 0]
+        return torch.zeros_like(clean[..., 0])
+
     def gradients(self) -> EdgeGradients:
         response = self.response
         return EdgeGradients(
@@ -157,7 +168,7 @@ class Study:
                 rows = slice(first, min(first + most, batch.rows))
                 kept = recorded[number] if recorded and most >= batch.rows else None
                 response = kept or Response(
-                    self.model, batch.part(rows), self.metric, [], memory=self.memory, cost=self.cost
+                    self.model, batch.part(rows), self.metric, self._seen, memory=self.memory, cost=self.cost
                 )
                 response.cost = self.cost
                 contrast = Contrast(response, self.graph, self.ablation, means)
@@ -165,6 +176,11 @@ class Study:
                 response.require_same_as(plain.part(rows))
                 if recorded:
                     recorded[number] = None  # type: ignore[call-overload]  # its recordings have served
+
+    @property
+    def _seen(self) -> list[Component]:
+        """What recordings must hold besides what they always do: one neuron stands for all."""
+        return [component for component in self.prepared.setting.components[:1] if component.site == "neurons"]
 
     def _row_bytes(self, batch: Batch) -> int:
         """Of one row: tables of what is written, the graph of a gradient, and a stream for each reader of a layer."""
@@ -179,7 +195,8 @@ class Study:
     def _means(self) -> Means:
         setting = self.prepared.setting
         model = setting.model
-        places = {(site, layer) for layer in range(model.n_layers) for site in ("heads", "mlps")}
+        sites = ("heads", "mlps", *(component.site for component in self._seen))
+        places = {(site, layer) for layer in range(model.n_layers) for site in sites}
         references = setting.rows if setting.reference is None else _encoded(self.prepared)
         return Means(
             model, references, places | {("residual-pre", 0)}, setting.mean, setting.rows, 16, self.cost,
@@ -211,6 +228,7 @@ def studied(
     name: str,
     *,
     gradients: bool,
+    neurons: bool = False,
     ungrouped: bool = False,
     ablation: Ablation = "patch",
     mean: MeanOver | None = None,
@@ -226,6 +244,7 @@ def studied(
     Args:
         name: of what is done with them, for messages.
         gradients: whether gradients will be taken.
+        neurons: whether recordings must hold MLP neurons.
 
     Raises:
         OptionError: an ablation that does not exist; otherwise as `assay.measure`.
@@ -237,8 +256,8 @@ def studied(
         uses_means=ablation == "mean", uses_reference=ablation == "mean",
     )  # fmt: skip
     with prepared(
-        method, model, pairs, sites="mlps", metric=metric, direction="noise", memory=memory, mean=mean,
-        reference=reference, align=align, chat=chat,
+        method, model, pairs, sites="neurons" if neurons else "mlps", metric=metric, direction="noise", memory=memory,
+        mean=mean, reference=reference, align=align, chat=chat,
     ) as settled:  # fmt: skip
         cost = CostMeter()
         baseline, measured = settled.measure_baseline(cost, by_start=True, force=force)

@@ -18,7 +18,7 @@ from assay.circuits.graph import Flags, Graph
 from assay.circuits.selection import greedy, ranked, top
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs, as_pairs
-from assay.engine.circuit_run import circuit_bytes
+from assay.engine.circuit_run import AbsentNeurons, circuit_bytes
 from assay.engine.gradients import read_metric
 from assay.errors import DataError, OptionError
 from assay.model import Model
@@ -59,30 +59,71 @@ def run_circuits(
         return _run(study, kept)
 
 
-def _run(study: Study, kept: Flags) -> CircuitValues:
+def run_neuron_circuits(
+    model: Model,
+    pairs: AnyPairs,
+    sources: Flags,
+    neurons: Flags,
+    *,
+    ablation: Ablation = "patch",
+    **options: Unpack[EdgeOptions],
+) -> CircuitValues:
+    """The metric of circuits of MLP neurons, heads and the input; what is left out holds its counterfactual.
+
+    Args:
+        sources: (C, S) which sources are kept, in the graph's order; of MLPs nothing is read, they are their neurons.
+        neurons: (C, layers, F) which neurons are kept.
+        ablation, options: as in `run_circuits`.
+
+    Raises:
+        OptionError: arrays that do not fit the model; otherwise as `run_circuits`.
+        ModelError: the model has layers of experts.
+    """
+    graph = Graph.of(model)
+    shape = (len(sources), model.n_layers, model.d_mlp)
+    if sources.shape != (len(sources), graph.n_sources) or neurons.shape != shape:
+        raise OptionError(
+            f"Circuits of neurons of {model.name} are ({graph.n_sources},) sources and {shape[1:]} neurons each, not "
+            f"{sources.shape[1:]} and {neurons.shape[1:]}."
+        )
+    whole = sources.copy()
+    whole[:, [name.startswith("m") for name in graph.source_names]] = True
+    options["ungrouped"] = False
+    with studied(model, pairs, "circuit", gradients=False, neurons=True, ablation=ablation, **options) as study:
+        return _run(study, graph.nodes(whole), neurons)
+
+
+def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValues:
     values = np.zeros((study.n, len(kept)))
     full, empty = np.zeros(study.n), np.zeros(study.n)
     for contrast in study.contrasts():
         at = contrast.examples
-        found, clean, nothing = _run_rows(study, contrast, kept)
+        found, clean, nothing = _run_rows(study, contrast, kept, neurons)
         np.add.at(values, at, found.T.double().cpu().numpy())
         np.add.at(full, at, clean.double().cpu().numpy())
         np.add.at(empty, at, nothing.double().cpu().numpy())
     return CircuitValues(values, full, empty)
 
 
-def _run_rows(study: Study, contrast: Contrast, kept: Flags) -> tuple[Tensor, Tensor, Tensor]:
+def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | None) -> tuple[Tensor, Tensor, Tensor]:
     """(C, R) of the circuits, (R,) of the model and of the empty circuit."""
-    graph, batch, response = study.graph, contrast.batch, contrast.response
+    graph, batch, response, device = study.graph, contrast.batch, contrast.response, study.model.device
     runner = contrast.runner()
-    circuits = kept if contrast.ablation == "patch" else np.concatenate([kept, np.zeros((1, graph.n_edges), bool)])
-    values = torch.zeros(len(circuits), batch.rows, dtype=torch.float64, device=study.model.device)
+    if contrast.ablation != "patch":  # the empty circuit's run is nobody's own: it goes last
+        kept = np.concatenate([kept, np.zeros_like(kept[:1])])
+        neurons = None if neurons is None else np.concatenate([neurons, np.zeros_like(neurons[:1])])
+    absent_neurons = None
+    if neurons is not None:
+        counterfactual = [contrast.neurons(layer) for layer in range(study.model.n_layers)]
+        absent_neurons = AbsentNeurons(torch.from_numpy(~neurons).to(device), counterfactual)
+    values = torch.zeros(len(kept), batch.rows, dtype=torch.float64, device=device)
     each = circuit_bytes(study.model, batch.positions - contrast.start, ungrouped=graph.ungrouped) * batch.rows
 
     def run(part: slice) -> None:
-        values[part] = runner.values(graph.absent(circuits[part], study.model.device)).double()
+        of_part = None if absent_neurons is None else absent_neurons.part(part)
+        values[part] = runner.values(graph.absent(kept[part], device), of_part).double()
 
-    study.portions.run(len(circuits), run, lambda _: max(1, study.memory // each))
+    study.portions.run(len(kept), run, lambda _: max(1, study.memory // each))
     with torch.no_grad():
         clean = read_metric(study.model, contrast.base.residuals[-1], batch, study.metric)
         if contrast.ablation != "patch":
@@ -98,14 +139,14 @@ class CircuitCurve:
 
     curve: Curve
     counts: list[int]
-    """Edges chosen at each size, and ..."""
+    """What was chosen at each size, and ..."""
     pruned_counts: list[int]
-    """... of these on a path from the input to the logits."""
+    """... of edges, those on a path from the input to the logits."""
     complement: CircuitValues | None
     """The complements of the circuits. Their faithfulness is the *completeness* of Marks et al. (arXiv 2403.19647,
     section 3.2): near 0 where the circuit misses nothing."""
     settings: dict[str, Any]
-    """Scores, ranking, selection and ablation."""
+    """Scores, ranking, level, choice and ablation."""
 
 
 def circuit_curve(
@@ -146,16 +187,30 @@ def circuit_curve(
     pruned = np.stack([graph.pruned(circuit) for circuit in kept])
     runs = np.concatenate([pruned, ~kept]) if completeness else pruned
     found = run_circuits(model, chosen, graph, runs, ablation=ablation, **options)
-    n = len(kept)
-    circuits = CircuitValues(found.values[:, :n], found.full, found.empty)
-    complement = CircuitValues(found.values[:, n:], found.full, found.empty) if completeness else None
     settings = {
         "scores": scores.method,
         "ranking": "absolute" if absolute else "signed",
+        "level": "edges",
         "choice": choice,
         "ablation": ablation,
     }
-    return CircuitCurve(Curve(sizes, circuits, seed=seed), counts, pruned.sum(1).tolist(), complement, settings)
+    return curve_of(sizes, found, counts, pruned.sum(1).tolist(), settings, seed=seed)
+
+
+def curve_of(
+    sizes: Sequence[float],
+    found: CircuitValues,
+    counts: list[int],
+    pruned_counts: list[int],
+    settings: dict[str, Any],
+    *,
+    seed: int,
+) -> CircuitCurve:
+    """A curve of the first circuits that were run; what was run after them are their complements."""
+    n = len(counts)
+    circuits = CircuitValues(found.values[:, :n], found.full, found.empty)
+    complement = CircuitValues(found.values[:, n:], found.full, found.empty) if found.values.shape[1] > n else None
+    return CircuitCurve(Curve(sizes, circuits, seed=seed), counts, pruned_counts, complement, settings)
 
 
 def require_unseen(pairs: PromptPairs, seen: PromptPairs) -> PromptPairs:

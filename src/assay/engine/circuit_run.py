@@ -10,7 +10,8 @@ Axes: C circuits, R rows, N = C R lanes (circuit by circuit), S sources, U reade
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,19 @@ class Absent:
         return self.logits.shape[0]
 
 
+@dataclass(frozen=True)
+class AbsentNeurons:
+    """MLP neurons that C circuits leave out; they hold their counterfactual value."""
+
+    absent: Tensor
+    """(C, layers, F) bool"""
+    counterfactual: list[Tensor]
+    """Per layer (R, t, F): what the down-projection reads."""
+
+    def part(self, circuits: slice) -> AbsentNeurons:
+        return AbsentNeurons(self.absent[circuits], self.counterfactual)
+
+
 class CircuitRunner:
     """Runs circuits on the R rows of one batch.
 
@@ -73,16 +87,16 @@ class CircuitRunner:
         self.readers = [Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)]
 
     @torch.no_grad()
-    def values(self, absent: Absent) -> Tensor:
+    def values(self, absent: Absent, neurons: AbsentNeurons | None = None) -> Tensor:
         """(C, R) metric of each circuit."""
         circuits = absent.circuits
         rows = torch.arange(self.batch.rows, device=self.model.device).repeat(circuits)
-        final = self._final_stream(absent, rows)
+        final = self._final_stream(absent, neurons, rows)
         values = read_metric(self.model, final, self.batch, self.metric, rows, self.start)
         self.cost.interventions += len(rows)
         return values.view(circuits, -1)
 
-    def _final_stream(self, absent: Absent, rows: Tensor) -> Tensor:
+    def _final_stream(self, absent: Absent, neurons: AbsentNeurons | None, rows: Tensor) -> Tensor:
         """(N, t, M) that the logits read."""
         model, circuits = self.model, absent.circuits
         hidden = self.base.residuals[0][:, self.start :].repeat(circuits, 1, 1)
@@ -90,8 +104,28 @@ class CircuitRunner:
         differences.set(slice(0, 1), hidden.unsqueeze(0))
         with reading(model, self.readers, rows) as tap:
             for layer in range(model.n_layers):
-                hidden = self._run_layer(layer, hidden, rows, absent, differences, tap)
+                with ExitStack() as hooks:
+                    if neurons is not None:
+                        hooks.enter_context(self._patching(neurons, layer, hidden))
+                    hidden = self._run_layer(layer, hidden, rows, absent, differences, tap)
         return (hidden + differences.absent(absent.logits.unsqueeze(1))[0]).to(hidden.dtype)
+
+    @contextmanager
+    def _patching(self, neurons: AbsentNeurons, layer: int, hidden: Tensor) -> Iterator[None]:
+        """Absent neurons of a layer hold their counterfactual; proves that they were met once."""
+        absent, counterfactual = neurons.absent[:, layer], neurons.counterfactual[layer]
+        met: list[int] = []
+
+        def patch(value: Tensor) -> Tensor:
+            met.append(1)
+            by_circuit = value.view(len(absent), -1, *value.shape[1:])
+            patched = torch.where(absent[:, None, None], counterfactual.to(value.dtype), by_circuit)
+            return patched.view(value.shape)
+
+        with site_hook(self.model.layers[layer], "neurons", hidden.shape[:2], patch):
+            yield
+        if len(met) != 1:
+            raise InterventionError(f"The neurons of layer {layer} were met {len(met)} times in a circuit, not once.")
 
     def _run_layer(
         self, layer: int, hidden: Tensor, rows: Tensor, absent: Absent, differences: _Differences, tap: ReadersTap
