@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +12,13 @@ import assay
 from assay.circuits import contrast
 from assay.circuits.contrast import studied
 from assay.circuits.edges import edge_scores
-from assay.circuits.first_order import eap_ig_activations, eap_ig_inputs
+from assay.circuits.first_order import eap, eap_ig_activations, eap_ig_inputs
 from assay.circuits.graph import Graph
 from assay.circuits.registry import EDGE_METHODS
 from assay.circuits.runs import run_circuits
+from assay.circuits.second_order import _signs, curvatures, second_order
 from assay.engine import edge_patch
+from assay.engine.edge_curvature import EdgeHessian
 from assay.errors import OptionError
 from assay.sites import Component, Selection
 from conftest import random_pairs, wrapped
@@ -26,7 +30,7 @@ def responses(model: assay.Model, pairs: assay.PromptPairs, graph: Graph, edges:
     found = np.zeros((len(pairs), len(edges)))
     kept = np.ones((len(edges), graph.n_edges), bool)
     kept[np.arange(len(edges)), edges] = False
-    with studied(model, pairs, "test", gradients=False, ungrouped=graph.ungrouped, force=True) as study:
+    with studied(model, pairs, "test", order=0, ungrouped=graph.ungrouped, force=True) as study:
         for rows in study.contrasts():
             runner = rows.runner()
             runner.counterfactual = rows.clean + strength * rows.differences
@@ -112,7 +116,7 @@ def test_one_edge_is_path_patching(family: str) -> None:
 def interpolated_scores(model: assay.Model, pairs: assay.PromptPairs, graph: Graph, points) -> np.ndarray:
     """(n, E) edge by edge, from the gradients of runs between corrupted (0) and clean embeddings (1)."""
     found = np.zeros((len(pairs), graph.n_edges))
-    with studied(model, pairs, "test", gradients=True, force=True) as study:
+    with studied(model, pairs, "test", order=1, force=True) as study:
         for rows in study.contrasts():
             gradients = rows.gradients()
             for a, weight in points:
@@ -180,6 +184,55 @@ def test_scores_depend_on_no_other_example_and_no_batch_size(method: str, monkey
         np.testing.assert_allclose(alone.values[0], together.values[i], rtol=0, atol=1e-11 * scale)
 
 
+@pytest.mark.parametrize("ungrouped", [False, True])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt-neox", "gemma3", "granite", "olmo2", "cohere", "opt"])
+def test_curvature_is_the_second_derivative_of_the_exact_response(family: str, ungrouped: bool) -> None:
+    model, pairs = wrapped(family), random_pairs(1)
+    with studied(model, pairs, "test", order=2, ungrouped=ungrouped, force=True) as study:
+        (rows,) = study.contrasts()
+        edges = some_edges(study.graph, 12)
+        hessian = EdgeHessian(rows.gradients(), rows.stream(1))
+        found = []
+        for edge in edges:
+            alone = torch.zeros(1, study.graph.n_edges, dtype=torch.float64)
+            alone[0, edge] = 1
+            found.append(curvatures(rows, hessian, alone)[0, edge].item())
+    step = 1e-3
+    before, at, after = (responses(model, pairs, study.graph, edges, h)[0] for h in (-step, 0, step))
+    expected = (before - 2 * at + after) / step**2
+    assert np.abs(expected).max() > 1e-2
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_probes_average_to_the_curvature() -> None:
+    """Many probes of few prompts: the mean is within its own standard error of the exact second derivative."""
+    model, pairs = wrapped("llama"), random_pairs(1)
+    with studied(model, pairs, "test", order=2, force=True) as study:
+        (rows,) = study.contrasts()
+        hessian = EdgeHessian(rows.gradients(), rows.stream(1))
+        draws = np.stack([curvatures(rows, hessian, signs)[0].numpy() for signs in _signs(rows, 400, 0)])
+    edges = some_edges(study.graph, 40)
+    step = 1e-3
+    before, at, after = (responses(model, pairs, study.graph, edges, h)[0] for h in (-step, 0, step))
+    expected = (before - 2 * at + after) / step**2
+    error = draws[:, edges].std(0, ddof=1) / len(draws) ** 0.5
+    assert (np.abs(draws[:, edges].mean(0) - expected) <= 2 * error + 1e-4).mean() > 0.85
+    assert (error > 1e-3).mean() > 0.5
+
+
+def test_second_order_adds_half_the_sampled_curvature() -> None:
+    model, pairs = wrapped("llama"), random_pairs(1)
+    scores = edge_scores(model, pairs, second_order(probes=3, seed=5), force=True)
+    with studied(model, pairs, "test", order=2, force=True) as study:
+        (rows,) = study.contrasts()
+        hessian = EdgeHessian(rows.gradients(), rows.stream(1))
+        mean = torch.stack([curvatures(rows, hessian, signs) for signs in _signs(rows, 3, 5)]).mean(0)
+    first = edge_scores(model, pairs, "eap", force=True).values
+    np.testing.assert_allclose(scores.values, first - mean.numpy() / 2, rtol=0, atol=1e-9)
+    with pytest.raises(OptionError, match="float32 or float64"):
+        edge_scores(wrapped("llama", torch.bfloat16), pairs, "second-order", force=True)
+
+
 def test_flow_is_a_share_of_what_is_read() -> None:
     model, pairs = wrapped("granite"), random_pairs(3)
     scores = edge_scores(model, pairs, "information-flow-routes", force=True)
@@ -207,6 +260,24 @@ def test_answers_of_two_rows_count_once() -> None:
         single = edge_scores(model, pairs, method, metric="log-prob", force=True).values
         double = edge_scores(model, pairs, method, metric="log-prob-diff", force=True).values
         np.testing.assert_allclose(single, double, rtol=0, atol=1e-9)
+
+
+def test_rules_are_active_on_the_way_there_and_back() -> None:
+    """A rule at the last norm that lets half of the gradient through halves every score."""
+    model, pairs = wrapped("llama"), random_pairs(2)
+
+    @contextmanager
+    def half(of: assay.Model):
+        handle = of.final_norm.register_forward_hook(lambda _, __, out: (out + out.detach()) / 2)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    for plain, ruled in ((eap(), eap(rules=half)), (eap_ig_inputs(), eap_ig_inputs(rules=half))):
+        found = edge_scores(model, pairs, ruled, force=True)
+        np.testing.assert_allclose(found.values, edge_scores(model, pairs, plain, force=True).values / 2, atol=1e-12)
+        assert not found.estimates_effect
 
 
 def test_what_does_not_exist_is_refused() -> None:

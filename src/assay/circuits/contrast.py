@@ -26,7 +26,7 @@ from assay.engine.circuit_run import CircuitRunner
 from assay.engine.contributions import count_sources, head_contributions, sources_of, written
 from assay.engine.cost import CostMeter
 from assay.engine.destinations import count_readers
-from assay.engine.edge_gradients import EdgeGradients
+from assay.engine.edge_gradients import EdgeGradients, Rules, no_rules
 from assay.engine.graph import graph_bytes
 from assay.engine.memory import Portions
 from assay.engine.response import Response
@@ -117,10 +117,17 @@ class Contrast:
             return clean[..., 0]
         return torch.zeros_like(clean[..., 0])
 
-    def gradients(self) -> EdgeGradients:
+    def gradients(self, rules: Rules = no_rules) -> EdgeGradients:
         response = self.response
         return EdgeGradients(
-            self.model, self.batch, self.metric, self.base, self.start, response.cost, ungrouped=self.graph.ungrouped
+            self.model,
+            self.batch,
+            self.metric,
+            self.base,
+            self.start,
+            response.cost,
+            ungrouped=self.graph.ungrouped,
+            rules=rules,
         )
 
     def runner(self) -> CircuitRunner:
@@ -140,6 +147,8 @@ class Study:
     measured: list[tuple[Batch, PlainRuns]]
     cost: CostMeter
     ablation: Ablation
+    order: int
+    """Of the derivatives that will be taken."""
     portions: Portions = field(default_factory=Portions)
 
     @property
@@ -189,7 +198,10 @@ class Study:
         positions = max(1, batch.positions - start)
         readers = count_readers(model, ungrouped=self.graph.ungrouped) + 1
         tables = (5 * count_sources(model) + 8 * readers) * model.d_model * positions * max(4, model.dtype.itemsize)
-        return tables + model.n_layers * graph_bytes(model, positions, batch.positions, order=1)
+        graph = graph_bytes(model, positions, batch.positions, order=max(1, self.order))
+        if self.order > 1:  # the graph then goes through a stream for each reader
+            graph += 24 * readers * model.d_model * positions * model.dtype.itemsize
+        return tables + model.n_layers * graph
 
     @cached_property
     def _means(self) -> Means:
@@ -227,7 +239,7 @@ def studied(
     pairs: AnyPairs,
     name: str,
     *,
-    gradients: bool,
+    order: int,
     neurons: bool = False,
     ungrouped: bool = False,
     ablation: Ablation = "patch",
@@ -243,7 +255,7 @@ def studied(
 
     Args:
         name: of what is done with them, for messages.
-        gradients: whether gradients will be taken.
+        order: of the derivatives that will be taken; 0: none.
         neurons: whether recordings must hold MLP neurons.
 
     Raises:
@@ -252,7 +264,8 @@ def studied(
     if ablation not in get_args(Ablation):
         raise OptionError(f"There is no ablation {ablation!r}. {instead_of(ablation, get_args(Ablation))}")
     method = Method(
-        name, "circuits", "", compute=_not_called, uses_gradients=gradients, takes_model_apart=True,
+        name, "circuits", "", compute=_not_called, uses_gradients=order > 0, second_order=order > 1,
+        takes_model_apart=True,
         uses_means=ablation == "mean", uses_reference=ablation == "mean",
     )  # fmt: skip
     with prepared(
@@ -261,7 +274,7 @@ def studied(
     ) as settled:  # fmt: skip
         cost = CostMeter()
         baseline, measured = settled.measure_baseline(cost, by_start=True, force=force)
-        yield Study(settled, Graph.of(model, ungrouped=ungrouped), baseline, measured, cost, ablation)
+        yield Study(settled, Graph.of(model, ungrouped=ungrouped), baseline, measured, cost, ablation, order)
 
 
 def _not_called(*_: Any) -> Tensor:

@@ -91,7 +91,8 @@ def edge_scores(
         ablation = "zero"
     elif ablation not in chosen.ablations:
         raise OptionError(f"{chosen.name} is defined for {', '.join(chosen.ablations)}, not for {ablation!r}.")
-    with studied(model, pairs, chosen.name, gradients=chosen.gradients, ablation=ablation, **options) as study:
+    order = 2 if chosen.second_order else int(chosen.gradients)
+    with studied(model, pairs, chosen.name, order=order, ablation=ablation, **options) as study:
         values = np.zeros((study.n, study.graph.n_edges))
         with study.cost.stage(chosen.name):
             for contrast in study.contrasts():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from torch import Tensor
 from assay.circuits.contrast import Contrast
 from assay.circuits.method import EdgeMethod
 from assay.engine.contributions import sources_of
+from assay.engine.edge_gradients import Rules, no_rules
 from assay.methods.integrated_gradients import quadrature
 
 STEPS = 5
@@ -59,21 +61,36 @@ class Products:
                 self.scores[:, offset + first_source : offset + upto] += found[:, number, : upto - first_source]
 
 
-def eap() -> EdgeMethod:
-    """Gradient at the clean run."""
+def eap(rules: Rules = no_rules) -> EdgeMethod:
+    """Gradient at the clean run.
 
-    return EdgeMethod("eap", partial(_between_embeddings, points=[(1.0, 1.0)]), ablations=("patch", "zero", "mean"))
+    Args:
+        rules: of the backward pass, as a function from a model to a context; the scores are then no estimates of
+            effects.
+    """
+    compute = partial(_between_embeddings, points=[(1.0, 1.0)], rules=rules)
+    return EdgeMethod("eap", compute, ablations=("patch", "zero", "mean"), **_under(rules))
 
 
-def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS) -> EdgeMethod:
+def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS, rules: Rules = no_rules) -> EdgeMethod:
     """Gradient averaged over runs with embeddings between corrupted and clean.
 
     Args:
         rule: of `assay.methods.integrated_gradients.RULES`; the reference code of MIB has ``left``.
         steps: gradients taken.
+        rules: as in `eap`.
     """
-    compute = partial(_between_embeddings, points=quadrature(rule, steps))
-    return EdgeMethod("eap-ig-inputs", compute, parameters={"rule": rule, "steps": steps})
+    compute = partial(_between_embeddings, points=quadrature(rule, steps), rules=rules)
+    return EdgeMethod("eap-ig-inputs", compute, **_under(rules, rule=rule, steps=steps))
+
+
+def _under(rules: Rules, **parameters: Any) -> dict[str, Any]:
+    if rules is no_rules:
+        return {"parameters": parameters}
+    return {
+        "parameters": {**parameters, "rules": getattr(rules, "__qualname__", repr(rules))},
+        "estimates_effect": False,
+    }
 
 
 def clean_corrupted() -> EdgeMethod:
@@ -82,9 +99,9 @@ def clean_corrupted() -> EdgeMethod:
     return EdgeMethod("clean-corrupted", ends.compute)
 
 
-def _between_embeddings(contrast: Contrast, points: Sequence[tuple[float, float]]) -> Tensor:
+def _between_embeddings(contrast: Contrast, points: Sequence[tuple[float, float]], rules: Rules) -> Tensor:
     """(R, E) with gradients of runs at these points between corrupted (0) and clean (1), and their weights."""
-    products, gradients = Products(contrast), contrast.gradients()
+    products, gradients = Products(contrast), contrast.gradients(rules)
     for a, weight in points:
         gradients.of_run(partial(products.add, weight=-weight), contrast.stream(a))
     return products.scores

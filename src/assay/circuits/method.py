@@ -23,5 +23,7 @@ class EdgeMethod:
     has_unit: bool = True
     parameters: dict[str, Any] = field(default_factory=dict)
     ablations: tuple[Ablation, ...] = ("patch",)
+    second_order: bool = False
+    """Takes second derivatives, so half precision is refused."""
     clean_only: bool = False
     """Looks at the clean run alone, at all its positions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from assay.circuits import exact, first_order
+from assay.circuits import exact, first_order, second_order
 from assay.circuits.method import EdgeMethod
 from assay.errors import OptionError, instead_of
 
@@ -13,6 +13,7 @@ EDGE_METHODS: dict[str, Callable[[], EdgeMethod]] = {
     "eap-ig-inputs": first_order.eap_ig_inputs,
     "eap-ig-activations": first_order.eap_ig_activations,
     "clean-corrupted": first_order.clean_corrupted,
+    "second-order": second_order.second_order,
     "exact": exact.exact,
     "information-flow-routes": exact.information_flow_routes,
     "random": exact.random,

@@ -50,7 +50,7 @@ def run_circuits(
     """
     kept = np.asarray(circuits, bool)
     options["ungrouped"] = graph.ungrouped
-    with studied(model, pairs, "circuit", gradients=False, ablation=ablation, **options) as study:
+    with studied(model, pairs, "circuit", order=0, ablation=ablation, **options) as study:
         if study.graph != graph or kept.ndim != 2 or kept.shape[1] != graph.n_edges:
             raise OptionError(
                 f"These circuits are of {kept.shape[-1]} edges of another graph; that of {model.name} has "
@@ -89,7 +89,7 @@ def run_neuron_circuits(
     whole = sources.copy()
     whole[:, [name.startswith("m") for name in graph.source_names]] = True
     options["ungrouped"] = False
-    with studied(model, pairs, "circuit", gradients=False, neurons=True, ablation=ablation, **options) as study:
+    with studied(model, pairs, "circuit", order=0, neurons=True, ablation=ablation, **options) as study:
         return _run(study, graph.nodes(whole), neurons)
 
 

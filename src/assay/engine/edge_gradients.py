@@ -11,7 +11,7 @@ Axes: R rows, U readers of a layer, t positions from ``start`` on, M d_model, H 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +30,12 @@ Change = Callable[[str, int, Tensor], Tensor]
 """Kind (``attention`` or ``mlps``), layer and what it adds, (R, t, M), to what it shall add instead."""
 
 Receive = Callable[[int, Tensor], object]
+Rules = Callable[[Model], AbstractContextManager[object]]
+"""Makes a context in which a model's backward pass follows other rules."""
+
+
+def no_rules(_: Model) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 def as_it_is(site: str, layer: int, value: Tensor) -> Tensor:
@@ -53,6 +59,7 @@ class EdgeGradients:
 
     Args:
         base: recording that gives layer arguments, and keys and values before ``start``.
+        rules: in which gradients are taken, forward and back.
     """
 
     def __init__(
@@ -65,10 +72,12 @@ class EdgeGradients:
         cost: CostMeter,
         *,
         ungrouped: bool = False,
+        rules: Rules = no_rules,
     ) -> None:
         self.model, self.batch, self.metric, self.cost, self.start = model, batch, metric, cost, start
         self.readers = [Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)]
         self.rows = torch.arange(batch.rows, device=model.device)
+        self.rules = rules
 
     def of_run(self, receive: Receive, stream: Tensor, change: Change = as_it_is, first_layer: int = 0) -> None:
         """Run from a residual stream (R, t, M) before ``first_layer`` on, and back.
@@ -79,7 +88,7 @@ class EdgeGradients:
             change: what attention layers and MLPs add instead, where they are interpolated. What the metric then does
                 not depend on any more has a gradient of 0.
         """
-        with reading(self.model, self.readers, self.rows, gradients=True) as tap:
+        with self.rules(self.model), reading(self.model, self.readers, self.rows, gradients=True) as tap:
             branches = self._forward(stream.detach().requires_grad_(True), change, first_layer, tap)
             at_attention, at_mlps, at_end, scale = self._backward(branches, may_be_cut=change is not as_it_is)
             tap.given = None
