@@ -12,7 +12,8 @@ from assay.circuits import contrast, runs
 from assay.circuits.edges import edge_scores
 from assay.circuits.graph import Graph
 from assay.circuits.runs import circuit_curve, run_circuits, smallest_circuit
-from assay.errors import DataError, OptionError
+from assay.engine import destinations
+from assay.errors import DataError, InterventionError, OptionError
 from circuits.prompts import told_apart
 from conftest import ids_of, random_pairs, wrapped
 from families import TINY, tiny_model, tiny_tokenizer
@@ -144,6 +145,19 @@ def test_zero_and_mean_are_what_absent_edges_carry() -> None:
             stream = sum(filled[name] if name in absent else clean[name] for name in graph.source_names)
             logits = model.hf.lm_head(model.hf.model.norm(stream))
             assert value == pytest.approx(logit_difference(logits.detach(), pair), abs=1e-9)
+
+
+def test_a_run_that_is_not_the_models_own_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pairs = wrapped("llama"), random_pairs(2)
+    graph, project = Graph.of(model), destinations.Readers.project_all
+
+    def wrong(self: destinations.Readers, normed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v = project(self, normed)
+        return q.roll(1, 2), k, v  # heads mixed up
+
+    monkeypatch.setattr(destinations.Readers, "project_all", wrong)
+    with pytest.raises(InterventionError, match="does not reproduce its own run"):
+        run_circuits(model, pairs, graph, draw(graph, 1), force=True)
 
 
 def test_circuits_belong_to_a_graph() -> None:

@@ -96,8 +96,11 @@ def run_neuron_circuits(
 def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValues:
     values = np.zeros((study.n, len(kept)))
     full, empty = np.zeros(study.n), np.zeros(study.n)
-    for contrast in study.contrasts():
+    for number, contrast in enumerate(study.contrasts()):
         at = contrast.examples
+        if number == 0:
+            everything = np.ones((1, study.graph.n_edges), bool)
+            contrast.runner().require_faithful(study.graph.absent(everything, study.model.device))
         found, clean, nothing = _run_rows(study, contrast, kept, neurons)
         np.add.at(values, at, found.T.double().cpu().numpy())
         np.add.at(full, at, clean.double().cpu().numpy())

@@ -23,6 +23,7 @@ from assay.engine.contributions import count_sources, head_contributions, source
 from assay.engine.cost import CostMeter
 from assay.engine.destinations import Readers, ReadersTap, count_readers, reading
 from assay.engine.gradients import read_metric
+from assay.engine.proofs import require_same_end
 from assay.errors import InterventionError
 from assay.model import Model
 from assay.model.recording import Recording, site_hook
@@ -95,6 +96,20 @@ class CircuitRunner:
         values = read_metric(self.model, final, self.batch, self.metric, rows, self.start)
         self.cost.interventions += len(rows)
         return values.view(circuits, -1)
+
+    @torch.no_grad()
+    def require_faithful(self, full: Absent) -> None:
+        """A circuit that leaves out nothing must end where the recording ended.
+
+        Args:
+            full: one circuit without absent edges.
+
+        Raises:
+            InterventionError: it does not.
+        """
+        rows = torch.arange(self.batch.rows, device=self.model.device)
+        end = self._final_stream(full, None, rows)
+        require_same_end(self.model, self.start, self.base.residuals[-1][:, self.start :], end)
 
     def _final_stream(self, absent: Absent, neurons: AbsentNeurons | None, rows: Tensor) -> Tensor:
         """(N, t, M) that the logits read."""
