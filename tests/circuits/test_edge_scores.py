@@ -288,13 +288,3 @@ def test_what_does_not_exist_is_refused() -> None:
         edge_scores(model, pairs, "eap-ig-inputs", ablation="zero", force=True)
     with pytest.raises(OptionError, match="gradient"):
         edge_scores(model, pairs, "eap", metric="exact-match", force=True)
-
-
-def test_a_helpful_edge_scores_above_zero() -> None:
-    """A model of one head that copies: the path that raises the answer hurts when it is patched."""
-    model, pairs = wrapped("llama"), random_pairs(4)
-    scores = {method: edge_scores(model, pairs, method, force=True) for method in ("eap", "exact")}
-    edge = int(np.abs(scores["exact"].mean).argmax())
-    full = run_circuits(model, pairs, scores["eap"].graph, [np.arange(scores["eap"].graph.n_edges) != edge], force=True)
-    loss = (full.full - full.values[:, 0]).mean()
-    assert np.sign(scores["exact"].mean[edge]) == np.sign(loss)
