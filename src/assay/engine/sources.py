@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -40,6 +40,7 @@ class Means:
             reference prompts, answers left out.
         wanted: the rows that will be patched.
         batch_rows: rows to run at once.
+        read: what is averaged, (R, T, units, D), of a recording, for a site and layer.
 
     Raises:
         DataError: too few reference prompts of one length.
@@ -54,8 +55,9 @@ class Means:
         wanted: Sequence[Row],
         batch_rows: int,
         cost: CostMeter,
+        read: Callable[[Recording, str, int], Tensor] = Recording.site,
     ) -> None:
-        self.over = over
+        self.over, self.read = over, read
         groups = averaged_groups(rows, over, wanted)
         keep = {site for site, _ in places if KINDS[site].of_mlp}
         sums: defaultdict[tuple[str, int, tuple[int, int]], Tensor | float] = defaultdict(float)
@@ -69,12 +71,12 @@ class Means:
                 cost.forward(part.shape[0], part.shape[1], model.n_layers)
                 dims = (0,) if over == "position" else (0, 1)
                 for site, layer in places:
-                    sums[site, layer, key] += recording.site(site, layer).double().sum(dims)
+                    sums[site, layer, key] += read(recording, site, layer).double().sum(dims)
                 counts[key] += len(part) if over == "position" else part.numel()
         self.means = {place: torch.as_tensor(total / counts[place[2]]) for place, total in sums.items()}
 
     def __call__(self, batch: Batch, base: Recording, site: str, layer: int) -> Tensor:
-        value = base.site(site, layer)
+        value = self.read(base, site, layer)
         answer_length = batch.targets.positions.shape[1]
         lengths = (batch.positions - answer_length + 1, answer_length)
         mean = self.means[site, layer, lengths if self.over == "position" else EVERYWHERE]

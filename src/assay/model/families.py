@@ -27,6 +27,10 @@ class Family:
     final_norm: str = "model.norm"
     attention: str = "self_attn"
     output_projection: str = "o_proj"
+    projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    """From the attention module: what makes queries, keys and values of its input, or one that makes all three."""
+    projection_is_by_head: bool = False
+    """One that makes all three holds them head by head; otherwise all queries come first, then all keys."""
     mlp: str = "mlp"
     attention_contribution: str = "self_attn"
     """Module whose output is added to the residual stream: the attention itself, or its post-norm."""
@@ -109,7 +113,13 @@ FAMILIES: tuple[Family, ...] = (
         shared_neuron_output="feed_forward.shared_expert.down_proj",
         counts_positions=True,
     ),
-    Family("Phi-3", ("phi3",), neuron_input="mlp.gate_up_proj", neuron_input_is_fused=True),
+    Family(
+        "Phi-3",
+        ("phi3",),
+        projections=("qkv_proj",),
+        neuron_input="mlp.gate_up_proj",
+        neuron_input_is_fused=True,
+    ),
     Family(
         "Phi",
         ("phi",),
@@ -127,6 +137,7 @@ FAMILIES: tuple[Family, ...] = (
         final_norm="transformer.ln_f",
         attention="attn",
         output_projection="c_proj",
+        projections=("c_attn",),
         attention_contribution="attn",
         neuron_input="mlp.c_fc",
         neuron_output="mlp.c_proj",
@@ -139,6 +150,8 @@ FAMILIES: tuple[Family, ...] = (
         final_norm="gpt_neox.final_layer_norm",
         attention="attention",
         output_projection="dense",
+        projections=("query_key_value",),
+        projection_is_by_head=True,
         attention_contribution="attention",
         neuron_input="mlp.dense_h_to_4h",
         neuron_output="mlp.dense_4h_to_h",

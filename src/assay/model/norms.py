@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
-def frozen_norm(norm: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
+def frozen_norm(norm: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor], Tensor]:
     """The map d -> w * d / s, with s the norm's factor at ``x`` and w its weights (1 + weight in Gemma's).
 
     Layer norms take the mean off d first. Read off the norm's own answers, so it serves every class of norm:

@@ -1,0 +1,117 @@
+"""Edge scores: how much the metric falls, exactly or by an estimate, when one edge carries the counterfactual."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+
+from assay.circuits.contrast import Ablation, Study, studied
+from assay.circuits.graph import Graph
+from assay.circuits.method import EdgeMethod
+from assay.circuits.registry import edge_method
+from assay.data.encoding import Align
+from assay.data.metrics import Metric
+from assay.data.pairs import PromptPairs
+from assay.data.readers import AnyPairs
+from assay.engine.sources import MeanOver
+from assay.errors import InterventionError, OptionError
+from assay.model import Model
+
+
+@dataclass(frozen=True)
+class EdgeScores:
+    """A score for every edge on every example; higher = more important."""
+
+    graph: Graph
+    values: np.ndarray
+    """(n, E) float64, in the metric's unit unless the method has none."""
+    pairs: PromptPairs
+    method: str
+    metric: str
+    unit: str
+    exact: bool
+    """Every value was measured by intervention."""
+    estimates_effect: bool
+    """The values stand for the effect of patching the edge alone."""
+    configuration: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """(E,) over examples."""
+        mean: np.ndarray = self.values.mean(0)
+        return mean
+
+    @property
+    def label(self) -> str:
+        """What may be said of the numbers."""
+        return "measured by intervention" if self.exact else "not causally validated"
+
+
+class EdgeOptions(TypedDict, total=False):
+    """Options of every edge method; see `edge_scores`."""
+
+    ungrouped: bool
+    mean: MeanOver | None
+    reference: AnyPairs | None
+    metric: str | Metric | None
+    memory: str
+    align: Align
+    chat: bool
+    force: bool
+
+
+def edge_scores(
+    model: Model,
+    pairs: AnyPairs,
+    method: EdgeMethod | str = "eap-ig-inputs",
+    *,
+    ablation: Ablation = "patch",
+    **options: Unpack[EdgeOptions],
+) -> EdgeScores:
+    """Score every edge of a model's graph on every pair.
+
+    Args:
+        method: a name of `assay.circuits.registry.EDGE_METHODS`, or what one of its functions gives for parameters of
+            your own.
+        ablation: what an edge is patched with: the corrupted run (``patch``), ``zero`` or a ``mean``.
+        options: ``ungrouped`` (keys and values for every query head); ``mean``, ``reference``, ``metric``, ``memory``,
+            ``align``, ``chat`` and ``force`` as in `assay.measure`.
+
+    Returns:
+        Scores per example; an example's do not depend on which others are there.
+
+    Raises:
+        OptionError: no such method, or one that this ablation is not defined for; otherwise as `assay.measure`.
+    """
+    chosen = edge_method(method) if isinstance(method, str) else method
+    if chosen.clean_only:
+        ablation = "zero"
+    elif ablation not in chosen.ablations:
+        raise OptionError(f"{chosen.name} is defined for {', '.join(chosen.ablations)}, not for {ablation!r}.")
+    order = 2 if chosen.second_order else int(chosen.gradients)
+    with studied(model, pairs, chosen.name, order=order, ablation=ablation, **options) as study:
+        values = np.zeros((study.n, study.graph.n_edges))
+        with study.cost.stage(chosen.name):
+            for contrast in study.contrasts():
+                found = chosen.compute(contrast).double().cpu().numpy()
+                np.add.at(values, contrast.examples, found)
+    return _scores_of(study, chosen, values)
+
+
+def _scores_of(study: Study, method: EdgeMethod, values: np.ndarray) -> EdgeScores:
+    if not np.isfinite(values).all():
+        edge = int(np.flatnonzero(~np.isfinite(values).all(0))[0])
+        raise InterventionError(
+            f"The {method.name} score of {study.graph.edge_name(edge)} is not finite; check the weights."
+        )
+    settled = study.prepared
+    configuration = {**settled.configuration, **method.parameters, "graph": asdict(study.graph)}
+    configuration["ablation"] = study.ablation
+    return EdgeScores(
+        study.graph, values, settled.pairs, method.name, study.metric.name,
+        study.metric.unit if method.has_unit else "none", method.exact, method.estimates_effect, configuration,
+        study.cost.summary(settled.layer_tokens),
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""How much of a behaviour a circuit carries by itself.
+
+faithfulness f(C) = (m(C) - m(empty)) / (m(full) - m(empty)), m the metric averaged over prompts first (Mueller et al.,
+arXiv 2504.13151). Over circuits of growing size, CPR is the area under f and CMD the area under |1 - f|, by trapezoids
+on a linear axis of sizes; MIB's sizes span .999, so a perfect circuit has CPR .999. f may be above 1 or below 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from assay.data.baseline import standard_error
+from assay.errors import DataError
+
+SIZES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""MIB's: shares of what was scored."""
+DRAWS = 2000
+Numbers = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """A value and its percentile bootstrap over prompts; no interval (NaN) with a single prompt."""
+
+    value: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class CircuitValues:
+    """The metric of C circuits on n examples, and of the two runs that they are measured against."""
+
+    values: Numbers
+    """(n, C)"""
+    full: Numbers
+    """(n,) the model."""
+    empty: Numbers
+    """(n,) every edge carries the counterfactual."""
+
+    def faithfulness(self) -> Numbers:
+        """(C,)
+
+        Raises:
+            DataError: full and empty are within two standard errors, so a share of their difference means nothing.
+        """
+        self.require_difference()
+        found: Numbers = self._faithfulness(np.ones((1, len(self.full))) / len(self.full))[0]
+        return found
+
+    def require_difference(self) -> None:
+        """Refuse (`DataError`) a full and an empty circuit that cannot be told apart."""
+        difference = self.full - self.empty
+        noise = standard_error(difference)
+        least = 2 * noise if np.isfinite(noise) else 0.0
+        rounding = 1e-5 * max(np.abs(self.full).max(), np.abs(self.empty).max())
+        if not abs(difference.mean()) > max(least, rounding):
+            raise DataError(
+                f"The model ({self.full.mean():.4g}) and the empty circuit ({self.empty.mean():.4g}) are within noise "
+                f"(difference {difference.mean():.3g}, standard error {noise:.2g}): there is nothing for a circuit to "
+                "be faithful to. Use more prompts, another counterfactual, or a task that the model can do."
+            )
+
+    def _faithfulness(self, weights: Numbers) -> Numbers:
+        """(B, C) for (B, n) weights of examples."""
+        empty = weights @ self.empty
+        return (weights @ self.values - empty[:, None]) / (weights @ self.full - empty)[:, None]
+
+    def resampled(self, *, draws: int = DRAWS, seed: int = 0) -> Numbers:
+        """(B, C) faithfulness for as many examples drawn with replacement, the same ones for all circuits."""
+        n = len(self.full)
+        weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws) / n
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self._faithfulness(weights)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Faithfulness over circuit size.
+
+    Raises:
+        DataError: sizes that do not ascend or are not as many as circuits; otherwise as `CircuitValues.faithfulness`.
+    """
+
+    sizes: Sequence[float]
+    """(C,) ascending shares of what was scored."""
+    circuits: CircuitValues
+    level: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != self.circuits.values.shape[1] or (np.diff(self.sizes) <= 0).any() or len(self.sizes) < 2:
+            raise DataError("A curve needs a circuit for each of two or more ascending sizes.")
+        self.circuits.require_difference()
+
+    @property
+    def faithfulness(self) -> list[Estimate]:
+        """Of each size."""
+        return [
+            self._estimate(value, drawn)
+            for value, drawn in zip(self.circuits.faithfulness(), self._resampled().T, strict=True)
+        ]
+
+    @property
+    def cpr(self) -> Estimate:
+        """Circuit performance ratio: the area under f; higher is better."""
+        return self._area(lambda f: f)
+
+    @property
+    def cmd(self) -> Estimate:
+        """Circuit-model distance: the area under |1 - f|; lower is better, 0 is perfect."""
+        return self._area(lambda f: np.abs(1 - f))
+
+    def _area(self, of: Callable[[Numbers], Numbers]) -> Estimate:
+        return self._estimate(
+            area(self.sizes, of(self.circuits.faithfulness())).item(), area(self.sizes, of(self._resampled()))
+        )
+
+    def _resampled(self) -> Numbers:
+        return self.circuits.resampled(seed=self.seed)
+
+    def _estimate(self, value: float, drawn: Numbers) -> Estimate:
+        if len(self.circuits.full) == 1:
+            return Estimate(float(value), float("nan"), float("nan"))
+        lower, upper = np.nanquantile(drawn, [(1 - self.level) / 2, (1 + self.level) / 2])
+        return Estimate(float(value), float(lower), float(upper))
+
+
+def area(sizes: ArrayLike, heights: ArrayLike) -> Numbers:
+    """(...) by trapezoids, of heights (..., C) over sizes (C,)."""
+    found: Numbers = np.trapezoid(np.asarray(heights, np.float64), np.asarray(sizes, np.float64))
+    return found

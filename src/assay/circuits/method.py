@@ -1,0 +1,29 @@
+"""What an edge method declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from assay.circuits.contrast import Ablation, Contrast
+
+
+@dataclass(frozen=True)
+class EdgeMethod:
+    """A way to score edges; ``compute`` gives (R, E) of some rows."""
+
+    name: str
+    compute: Callable[[Contrast], Tensor]
+    gradients: bool = True
+    exact: bool = False
+    estimates_effect: bool = True
+    has_unit: bool = True
+    parameters: dict[str, Any] = field(default_factory=dict)
+    ablations: tuple[Ablation, ...] = ("patch",)
+    second_order: bool = False
+    """Takes second derivatives, so half precision is refused."""
+    clean_only: bool = False
+    """Looks at the clean run alone, at all its positions."""

@@ -1,0 +1,95 @@
+"""Circuits of whole nodes: heads, MLPs and the input, each kept with all its edges out, or not at all.
+
+Nodes are scored by any method of `assay.methods` on the sites ``heads``, ``mlps`` and, for the input, ``embeddings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.circuits.contrast import Ablation
+from assay.circuits.edges import EdgeOptions
+from assay.circuits.faithfulness import SIZES
+from assay.circuits.graph import Graph
+from assay.circuits.runs import CircuitCurve, curve_of, require_unseen, run_circuits, run_neuron_circuits
+from assay.circuits.selection import top
+from assay.data.readers import AnyPairs, as_pairs
+from assay.errors import OptionError
+from assay.model import Model
+from assay.scores import Scores
+
+SITES = {"heads", "mlps", "embeddings"}
+
+
+def node_scores(graph: Graph, scores: Scores) -> NDArray[np.float64]:
+    """(S,) importance of every source; NaN where a node was not scored.
+
+    Raises:
+        OptionError: scores of what is no node, or at positions.
+    """
+    found = np.full(graph.n_sources, np.nan)
+    for component, value in zip(scores.components, scores.importance, strict=True):
+        if component.site == "neurons" and component.position is None:
+            continue
+        if component.site not in SITES or component.position is not None:
+            raise OptionError(f"{component.name} is no node of a circuit. Nodes are {', '.join(sorted(SITES))}.")
+        first = 1 + component.layer * (graph.n_heads + 1)
+        at = {"embeddings": 0, "mlps": first + graph.n_heads}.get(component.site, first + (component.unit or 0))
+        found[at] = value
+    return found
+
+
+def neuron_scores(model: Model, scores: Scores) -> NDArray[np.float64]:
+    """(layers, F) importance of every MLP neuron (the site ``neurons``); NaN where it was not scored."""
+    found = np.full((model.n_layers, model.d_mlp), np.nan)
+    for component, value in zip(scores.components, scores.importance, strict=True):
+        if component.site == "neurons" and component.position is None:
+            found[component.layer, component.unit or 0] = value
+    return found
+
+
+def node_curve(
+    model: Model,
+    pairs: AnyPairs,
+    scores: Scores,
+    *,
+    sizes: Sequence[float] = SIZES,
+    absolute: bool = False,
+    ablation: Ablation = "patch",
+    seed: int = 0,
+    **options: Unpack[EdgeOptions],
+) -> CircuitCurve:
+    """Faithfulness over the size of the circuits that scores of nodes or neurons choose.
+
+    Args:
+        scores: of ``heads,mlps``, with or without ``embeddings``; or of ``neurons``, with or without ``heads`` and
+            ``embeddings``. What was not scored is always kept.
+        sizes: shares of what was scored; otherwise as `assay.circuits.runs.circuit_curve`.
+
+    Raises:
+        OptionError: neurons and MLPs at once; otherwise as `assay.circuits.runs.circuit_curve`.
+    """
+    chosen = require_unseen(as_pairs(pairs, model, seed), scores.pairs)
+    graph = Graph.of(model)
+    nodes, kinds = node_scores(graph, scores), {component.site for component in scores.components}
+    if {"neurons", "mlps"} <= kinds:
+        raise OptionError("Scores of both mlps and neurons: an MLP is its neurons. Score one of the two.")
+    items = np.concatenate([nodes, neuron_scores(model, scores).ravel()]) if "neurons" in kinds else nodes
+    scored = ~np.isnan(items)
+    counts = [int(size * scored.sum()) for size in sizes]
+    kept = np.ones((len(counts), len(items)), bool)
+    for row, n in enumerate(counts):
+        kept[row, scored] = top(items[scored], n, absolute=absolute)
+    sources = kept[:, : len(nodes)]
+    if "neurons" in kinds:
+        neurons = kept[:, len(nodes) :].reshape(-1, model.n_layers, model.d_mlp)
+        found = run_neuron_circuits(model, chosen, sources, neurons, ablation=ablation, **options)
+    else:
+        found = run_circuits(model, chosen, graph, graph.nodes(sources), ablation=ablation, **options)
+    level = "neurons" if "neurons" in kinds else "nodes"
+    settings = {"scores": scores.method, "ranking": "absolute" if absolute else "signed", "level": level}
+    return curve_of(sizes, found, counts, counts, {**settings, "ablation": ablation}, seed=seed)

@@ -1,0 +1,280 @@
+"""Circuits put to the test: the model with everything outside them patched, on prompts that chose none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from assay.circuits.contrast import Ablation, Contrast, Study, studied
+from assay.circuits.edges import EdgeOptions, EdgeScores
+from assay.circuits.faithfulness import SIZES, CircuitValues, Curve
+from assay.circuits.graph import Flags, Graph
+from assay.circuits.selection import greedy, ranked, top
+from assay.data.pairs import PromptPairs
+from assay.data.readers import AnyPairs, as_pairs
+from assay.engine.circuit_run import AbsentNeurons, circuit_bytes
+from assay.engine.gradients import read_metric
+from assay.errors import DataError, OptionError
+from assay.model import Model
+
+Choice = Literal["top", "greedy"]
+
+
+def run_circuits(
+    model: Model,
+    pairs: AnyPairs,
+    graph: Graph,
+    circuits: Sequence[Flags] | Flags,
+    *,
+    ablation: Ablation = "patch",
+    **options: Unpack[EdgeOptions],
+) -> CircuitValues:
+    """The metric of each circuit, with all edges outside it carrying the counterfactual.
+
+    All circuits share the clean and the counterfactual run, and run side by side.
+
+    Args:
+        circuits: (C, E) bool, the edges that are kept.
+        ablation: what absent edges carry: what is written on the corrupted prompt (``patch``), ``zero``, or a ``mean``
+            over reference prompts.
+        options: as in `assay.circuits.edges.edge_scores`; ``ungrouped`` is the graph's.
+
+    Raises:
+        OptionError: circuits of another graph; otherwise as `assay.measure`.
+    """
+    kept = np.asarray(circuits, bool)
+    options["ungrouped"] = graph.ungrouped
+    with studied(model, pairs, "circuit", order=0, ablation=ablation, **options) as study:
+        if study.graph != graph or kept.ndim != 2 or kept.shape[1] != graph.n_edges:
+            raise OptionError(
+                f"These circuits are of {kept.shape[-1]} edges of another graph; that of {model.name} has "
+                f"{study.graph.n_edges}. A circuit belongs to the model that it was found in."
+            )
+        return _run(study, kept)
+
+
+def run_neuron_circuits(
+    model: Model,
+    pairs: AnyPairs,
+    sources: Flags,
+    neurons: Flags,
+    *,
+    ablation: Ablation = "patch",
+    **options: Unpack[EdgeOptions],
+) -> CircuitValues:
+    """The metric of circuits of MLP neurons, heads and the input; what is left out holds its counterfactual.
+
+    Args:
+        sources: (C, S) which sources are kept, in the graph's order; of MLPs nothing is read, they are their neurons.
+        neurons: (C, layers, F) which neurons are kept.
+        ablation, options: as in `run_circuits`.
+
+    Raises:
+        OptionError: arrays that do not fit the model; otherwise as `run_circuits`.
+        ModelError: the model has layers of experts.
+    """
+    graph = Graph.of(model)
+    shape = (len(sources), model.n_layers, model.d_mlp)
+    if sources.shape != (len(sources), graph.n_sources) or neurons.shape != shape:
+        raise OptionError(
+            f"Circuits of neurons of {model.name} are ({graph.n_sources},) sources and {shape[1:]} neurons each, not "
+            f"{sources.shape[1:]} and {neurons.shape[1:]}."
+        )
+    whole = sources.copy()
+    whole[:, [name.startswith("m") for name in graph.source_names]] = True
+    options["ungrouped"] = False
+    with studied(model, pairs, "circuit", order=0, neurons=True, ablation=ablation, **options) as study:
+        return _run(study, graph.nodes(whole), neurons)
+
+
+def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValues:
+    values = np.zeros((study.n, len(kept)))
+    full, empty = np.zeros(study.n), np.zeros(study.n)
+    for number, contrast in enumerate(study.contrasts()):
+        at = contrast.examples
+        if number == 0:
+            everything = np.ones((1, study.graph.n_edges), bool)
+            contrast.runner().require_faithful(study.graph.absent(everything, study.model.device))
+        found, clean, nothing = _run_rows(study, contrast, kept, neurons)
+        np.add.at(values, at, found.T.double().cpu().numpy())
+        np.add.at(full, at, clean.double().cpu().numpy())
+        np.add.at(empty, at, nothing.double().cpu().numpy())
+    return CircuitValues(values, full, empty)
+
+
+def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(C, R) of the circuits, (R,) of the model and of the empty circuit."""
+    graph, batch, response, device = study.graph, contrast.batch, contrast.response, study.model.device
+    runner = contrast.runner()
+    if contrast.ablation != "patch":  # the empty circuit's run is nobody's own: it goes last
+        kept = np.concatenate([kept, np.zeros_like(kept[:1])])
+        neurons = None if neurons is None else np.concatenate([neurons, np.zeros_like(neurons[:1])])
+    absent_neurons = None
+    if neurons is not None:
+        counterfactual = [contrast.neurons(layer) for layer in range(study.model.n_layers)]
+        absent_neurons = AbsentNeurons(torch.from_numpy(~neurons).to(device), counterfactual)
+    values = torch.zeros(len(kept), batch.rows, dtype=torch.float64, device=device)
+    each = circuit_bytes(study.model, batch.positions - contrast.start, ungrouped=graph.ungrouped) * batch.rows
+
+    def run(part: slice) -> None:
+        of_part = None if absent_neurons is None else absent_neurons.part(part)
+        values[part] = runner.values(graph.absent(kept[part], device), of_part).double()
+
+    study.portions.run(len(kept), run, lambda _: max(1, study.memory // each))
+    with torch.no_grad():
+        clean = read_metric(study.model, contrast.base.residuals[-1], batch, study.metric)
+        if contrast.ablation != "patch":
+            return values[:-1], clean, values[-1]
+        # The corrupted prompt's own run: an empty circuit gives the same, to rounding.
+        end = response.source("residual-post", study.model.n_layers - 1)[:, :, 0]
+        return values, clean, read_metric(study.model, end, batch, study.metric)
+
+
+@dataclass(frozen=True)
+class CircuitCurve:
+    """A curve, and what it was made of."""
+
+    curve: Curve
+    counts: list[int]
+    """What was chosen at each size, and ..."""
+    pruned_counts: list[int]
+    """... of edges, those on a path from the input to the logits."""
+    complement: CircuitValues | None
+    """The complements of the circuits. Their faithfulness is the *completeness* of Marks et al. (arXiv 2403.19647,
+    section 3.2): near 0 where the circuit misses nothing."""
+    settings: dict[str, Any]
+    """Scores, ranking, level, choice and ablation."""
+
+
+def circuit_curve(
+    model: Model,
+    pairs: AnyPairs,
+    scores: EdgeScores,
+    *,
+    sizes: Sequence[float] = SIZES,
+    absolute: bool = False,
+    choice: Choice = "top",
+    completeness: bool = False,
+    ablation: Ablation = "patch",
+    seed: int = 0,
+    **options: Unpack[EdgeOptions],
+) -> CircuitCurve:
+    """Faithfulness over the size of the circuits that scores choose; CPR and CMD with intervals over prompts.
+
+    Args:
+        pairs: to evaluate on; none of them may have been used for the scores.
+        sizes: shares of the graph's edges, ascending; MIB's by default.
+        absolute: rank by absolute score. MIB's CPR ranks by signed score, its CMD by absolute score.
+        choice: the edges of best score, or the best of those that lead to what is reached, from the logits up.
+        completeness: also run the circuits' complements.
+        seed: of the bootstrap.
+        ablation, options: as in `run_circuits`.
+
+    Raises:
+        DataError: prompts that the scores have seen, or a full and an empty circuit within noise of each other.
+        OptionError: see `run_circuits`.
+    """
+    chosen = require_unseen(as_pairs(pairs, model, seed), scores.pairs)
+    graph, mean = scores.graph, scores.mean
+    counts = [int(size * graph.n_edges) for size in sizes]
+    if choice == "greedy":
+        kept = np.stack([greedy(graph, mean, n, absolute=absolute) for n in counts])
+    else:
+        kept = np.stack([top(mean, n, absolute=absolute) for n in counts])
+    pruned = np.stack([graph.pruned(circuit) for circuit in kept])
+    runs = np.concatenate([pruned, ~kept]) if completeness else pruned
+    found = run_circuits(model, chosen, graph, runs, ablation=ablation, **options)
+    settings = {
+        "scores": scores.method,
+        "ranking": "absolute" if absolute else "signed",
+        "level": "edges",
+        "choice": choice,
+        "ablation": ablation,
+    }
+    return curve_of(sizes, found, counts, pruned.sum(1).tolist(), settings, seed=seed)
+
+
+def curve_of(
+    sizes: Sequence[float],
+    found: CircuitValues,
+    counts: list[int],
+    pruned_counts: list[int],
+    settings: dict[str, Any],
+    *,
+    seed: int,
+) -> CircuitCurve:
+    """A curve of the first circuits that were run; what was run after them are their complements."""
+    n = len(counts)
+    circuits = CircuitValues(found.values[:, :n], found.full, found.empty)
+    complement = CircuitValues(found.values[:, n:], found.full, found.empty) if found.values.shape[1] > n else None
+    return CircuitCurve(Curve(sizes, circuits, seed=seed), counts, pruned_counts, complement, settings)
+
+
+def require_unseen(pairs: PromptPairs, seen: PromptPairs) -> PromptPairs:
+    """The pairs, if none of them is among those that scores were made on.
+
+    Raises:
+        DataError: some are.
+    """
+    known = {(pair.clean, pair.corrupted) for pair in seen}
+    again = [pair for pair in pairs if (pair.clean, pair.corrupted) in known]
+    if again:
+        raise DataError(
+            f"{len(again)} of {len(pairs)} prompt pairs were used for the scores, the first is {again[0].id!r}. A "
+            "circuit is to be evaluated on prompts that did not choose it: use another seed, or other rows of the file."
+        )
+    return pairs
+
+
+def smallest_circuit(
+    model: Model,
+    pairs: AnyPairs,
+    scores: EdgeScores,
+    target: float,
+    *,
+    absolute: bool = False,
+    ablation: Ablation = "patch",
+    **options: Unpack[EdgeOptions],
+) -> tuple[NDArray[np.bool_], float]:
+    """The smallest circuit of best-scored edges found to reach a faithfulness, pruned, and its faithfulness.
+
+    Sizes are searched on a grid that is made finer around the smallest that reaches the target. Faithfulness need not
+    grow with size, so a smaller one between two grid points may be missed.
+
+    Args:
+        target: wanted faithfulness, such as 0.85.
+
+    Raises:
+        DataError: not even the whole graph reaches it; otherwise as `circuit_curve`.
+    """
+    chosen = require_unseen(as_pairs(pairs, model, 0), scores.pairs)
+    graph, order = scores.graph, ranked(scores.mean, absolute=absolute)
+    below, enough = 0, graph.n_edges
+    best: tuple[NDArray[np.bool_], float] | None = None
+    while enough - below > 1 or best is None:
+        grid = np.unique(np.geomspace(below + 1, enough, GRID).round().astype(int))
+        kept = np.zeros((len(grid), graph.n_edges), bool)
+        for row, n in enumerate(grid):
+            kept[row, order[:n]] = True
+        pruned = np.stack([graph.pruned(circuit) for circuit in kept])
+        reached = run_circuits(model, chosen, graph, pruned, ablation=ablation, **options).faithfulness()
+        passing = np.flatnonzero(reached >= target)
+        if not len(passing):
+            if best is None:
+                raise DataError(f"No circuit reaches a faithfulness of {target:g}; the most is {reached.max():.3g}.")
+            break
+        first = int(passing[0])
+        best = pruned[first], float(reached[first])
+        enough = int(grid[first])
+        below = int(grid[first - 1]) if first else below
+    return best
+
+
+GRID = 12
+"""Circuits that are run side by side while the smallest is sought."""
