@@ -16,7 +16,7 @@ from torch import Tensor
 
 from assay.engine.destinations import ReadersTap, reading
 from assay.engine.edge_gradients import EdgeGradients
-from assay.engine.gradients import read_objective
+from assay.engine.gradients import read_metric
 from assay.model.recording import site_hook
 
 
@@ -35,7 +35,7 @@ class EdgeHessian:
         with reading(self.model, edges.readers, edges.rows, gradients=True) as tap:
             hidden = self._forward(stream.detach().requires_grad_(True), tap)
             self._streams.append(hidden)
-            _, objective, _ = read_objective(self.model, hidden, edges.batch, edges.metric, start=edges.start)
+            objective = read_metric(self.model, hidden, edges.batch, edges.metric, start=edges.start).sum()
             self._gradients = torch.autograd.grad(objective, self._streams, create_graph=True)
         self._work = (edges.batch.rows, stream.shape[1], self.model.n_layers)
         edges.cost.forward(*self._work)

@@ -21,7 +21,7 @@ from assay.data.metrics import Metric
 from assay.engine.batches import Batch
 from assay.engine.cost import CostMeter
 from assay.engine.destinations import Readers, ReadersTap, reading
-from assay.engine.gradients import read_objective, unscaled
+from assay.engine.gradients import answer_logits, objective_of, unscaled
 from assay.errors import InterventionError
 from assay.model import Model
 from assay.model.recording import Recording, site_hook
@@ -149,7 +149,9 @@ class EdgeGradients:
         self, branches: _Branches, *, may_be_cut: bool
     ) -> tuple[list[tuple[Tensor, ...]], list[Tensor], Tensor, Tensor | None]:
         end = branches.streams[-1]
-        _, objective, scale = read_objective(self.model, end, self.batch, self.metric, start=self.start)
+        targets = self.batch.targets
+        logits = answer_logits(self.model, end, targets, self.metric, self.start)
+        _, objective, scale = objective_of(self.model, self.metric, logits, targets)
         of_attention = [part for parts in branches.attention for part in parts]
         wanted = [*of_attention, *branches.mlps, end]
         gradients = torch.autograd.grad(objective, wanted, allow_unused=True)
