@@ -12,7 +12,7 @@ import torch
 import assay
 from assay.data import PromptPairs
 from assay.engine import batches
-from assay.engine.replay import _ReplayTap
+from assay.engine.replay import ReplayTap
 from assay.errors import DataError, InterventionError, ModelError
 from assay.methods import METHODS
 from assay.methods.method import Method, measure
@@ -276,7 +276,7 @@ def test_training_mode_is_refused_by_name(family: str) -> None:
 @pytest.mark.parametrize(("site", "hook"), [("heads", "head_outputs"), ("mlps", "mlp_contribution")])
 def test_a_patch_that_does_not_fire_is_an_error(site: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut the wire between patch and model: what is left must not pass for an effect of zero."""
-    monkeypatch.setattr(_ReplayTap, "_setter", lambda *_: lambda value: value)
+    monkeypatch.setattr(ReplayTap, "_setter", lambda *_: lambda value: value)
     with pytest.raises(InterventionError, match="fired 0 times"):
         run("activation-patching", wrapped("llama"), random_pairs(2), sites=site)
 
