@@ -216,13 +216,13 @@ def curve_of(
     return CircuitCurve(Curve(sizes, circuits, seed=seed), counts, pruned_counts, complement, settings)
 
 
-def require_unseen(pairs: PromptPairs, seen: PromptPairs) -> PromptPairs:
-    """The pairs, if none of them is among those that scores were made on.
+def require_unseen(pairs: PromptPairs, seen: PromptPairs | None) -> PromptPairs:
+    """The pairs, if none of them is known to be among those that scores were made on.
 
     Raises:
         DataError: some are.
     """
-    known = {(pair.clean, pair.corrupted) for pair in seen}
+    known = {(pair.clean, pair.corrupted) for pair in seen or ()}
     again = [pair for pair in pairs if (pair.clean, pair.corrupted) in known]
     if again:
         raise DataError(
