@@ -89,8 +89,10 @@ def edges_of_files(files: RunFiles, folder: str) -> dict[str, Any]:
             task = run["task"]
             read = tuple(PromptPair(**prompt) for prompt in files.prompts)
             pairs = PromptPairs(read, task["name"], task["metric"], task["options"])
-        if list(names) != graph.edge_names or values.shape != (len(files.prompts) or 1, graph.n_edges):
-            raise ValueError("the edges are not those of the graph, or not one value for each prompt")
+        if list(names) != graph.edge_names or values.shape[1:] != (graph.n_edges,):
+            raise ValueError("the edges are not those of the graph")
+        if len(values) not in (1, len(files.prompts)):  # of an import there is the mean alone
+            raise ValueError("there is not one value for each prompt")
         if not np.isfinite(values).all():
             raise ValueError("a value is not finite")
         if not np.array_equal(values.T.reshape(-1), files.scores["value"].to_numpy(float)):

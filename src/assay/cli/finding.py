@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from assay.circuits.edges import EdgeScores, require_floats
 from assay.circuits.finding import DEFAULT_METHODS, SIZE, find_circuit, require_choice, require_level, split_pairs
+from assay.circuits.found import KIND as CIRCUIT
 from assay.circuits.found import FoundCircuit
 from assay.circuits.mib import can_be_exported, read_mib, write_mib
 from assay.circuits.registry import edge_method
@@ -94,6 +95,8 @@ def _scores_from(path: Path, level: str, model: Model) -> EdgeScores | Scores:
     scores: EdgeScores | Scores
     if level == "edge":
         scores = EdgeScores.load(path) if path.is_dir() else read_mib(path, model)
+    elif read_run_json(path).get("kind") == CIRCUIT:
+        scores = FoundCircuit.load(path).scores
     else:
         scores = Scores.load(path)
     of = scores.provenance.get("model", {})
