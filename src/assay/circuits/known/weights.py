@@ -1,9 +1,9 @@
 """GPT-2 with weights written by hand.
 
 The residual stream is cut into named spaces of one-hot codes: ``token``, ``position``, and whatever heads and MLPs
-write to. One last coordinate balances all others, so that every stream has mean 0 and a layer norm only divides. With a large
-epsilon it divides by a constant; then the model is what its matrices say. Behind a small one norms act as they do.
-Faint noise in every matrix stands for all that a trained model does besides.
+write to. One last coordinate balances all others, so that every stream has mean 0 and a layer norm only divides. With a
+large epsilon it divides by a constant; then the model is what its matrices say. Behind a small one norms act as they
+do. Faint noise in every matrix stands for all that a trained model does besides.
 
 Axes: D d_model, r width of a head's code.
 """
