@@ -5,8 +5,10 @@ from assay.circuits.faithfulness import CircuitValues, Curve
 from assay.circuits.finding import find_circuit, split_pairs
 from assay.circuits.found import FoundCircuit
 from assay.circuits.graph import Graph
+from assay.circuits.known import edge_table, known_circuit
 from assay.circuits.mib import read_mib, write_mib
 from assay.circuits.nodes import node_curve
+from assay.circuits.pairs import NodeEffects, node_effects
 from assay.circuits.runs import CircuitCurve, circuit_curve, run_circuits, run_neuron_circuits, smallest_circuit
 
 __all__ = [
@@ -16,10 +18,14 @@ __all__ = [
     "EdgeScores",
     "FoundCircuit",
     "Graph",
+    "NodeEffects",
     "circuit_curve",
     "edge_scores",
+    "edge_table",
     "find_circuit",
+    "known_circuit",
     "node_curve",
+    "node_effects",
     "read_mib",
     "run_circuits",
     "run_neuron_circuits",
