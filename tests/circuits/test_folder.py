@@ -136,3 +136,12 @@ def test_prompts_are_split_without_overlap() -> None:
     twice = type(pairs)((*pairs.pairs[:5], *pairs.pairs[:5]), metric="logit-diff")
     with pytest.raises(DataError, match="0 others are left"):
         split_pairs(twice)
+
+
+def test_prompts_in_a_chat_template_are_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wrapped("llama")
+    monkeypatch.setattr(model.tokenizer, "chat_template", "{{ messages[0].content }} w1")
+    pairs = random_pairs(4)
+    scores = edge_scores(model, pairs, "random", chat=True, force=True)
+    with pytest.raises(DataError, match="4 of 4 prompt pairs were used for the scores"):
+        circuit_curve(model, pairs, scores, chat=True, force=True)

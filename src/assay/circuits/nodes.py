@@ -73,7 +73,7 @@ def node_curve(
     Raises:
         OptionError: neurons and MLPs at once; otherwise as `assay.circuits.runs.circuit_curve`.
     """
-    chosen = require_unseen(as_pairs(pairs, model, seed), scores.pairs)
+    chosen = require_unseen(model, as_pairs(pairs, model, seed), scores.pairs, chat=options.get("chat", False))
     counts = [int(size * scored_items(model, scores)) for size in sizes]
     sources, neurons = best_items(model, scores, counts, absolute=absolute)
     found = run_items(model, chosen, sources, neurons, ablation=ablation, **options)

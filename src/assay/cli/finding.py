@@ -16,11 +16,12 @@ from assay.circuits.found import KIND as CIRCUIT
 from assay.circuits.found import FoundCircuit
 from assay.circuits.mib import can_be_exported, read_mib, write_mib
 from assay.circuits.registry import edge_method
+from assay.circuits.runs import already_seen
 from assay.cli.console import make_console
 from assay.cli.running import TaskPrompts, check_common
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
-from assay.data.tasks import DEFAULT_PAIRS
+from assay.data.tasks import DEFAULT_PAIRS, TASKS
 from assay.errors import DataError, ModelError, OptionError
 from assay.model import Model
 from assay.model.loading import DTYPES, fingerprint, load
@@ -73,13 +74,12 @@ def _find(given: dict[str, Any], model: Model, pairs: PromptPairs) -> FoundCircu
     # Pairs of unequal length were left out when they were counted.
     options["align"] = "reject" if given["align"] == "skip" else given["align"]
     common = {name: given[name] for name in ("size", "faithfulness", "seed")} | options
+    n = given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)
     if given["from"] is not None:
         scores = _scores_from(given["from"], given["level"], model)
-        evaluation = _unseen(
-            pairs, scores.pairs, given["n"] or (DEFAULT_PAIRS if pairs.task == given["task"] else None)
-        )
+        evaluation = _unseen(model, pairs, scores.pairs, given["chat"], n)
         return find_circuit(model, evaluation, evaluation, given["level"], scores=scores, **common)
-    seen, evaluation = split_pairs(pairs, given["n"] or (DEFAULT_PAIRS if pairs.task == given["task"] else None))
+    seen, evaluation = split_pairs(pairs, n)
     parameters = {name: given[name] for name in PARAMETERS if given[name] is not None}
     if given["ungrouped"]:
         common["ungrouped"] = True
@@ -107,10 +107,10 @@ def _scores_from(path: Path, level: str, model: Model) -> EdgeScores | Scores:
     return scores
 
 
-def _unseen(pairs: PromptPairs, seen: PromptPairs | None, n: int | None) -> PromptPairs:
+def _unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, chat: bool, n: int | None) -> PromptPairs:
     """The first n that scores have not seen."""
-    known = {(pair.clean, pair.corrupted) for pair in seen or ()}
-    left = tuple(pair for pair in pairs if (pair.clean, pair.corrupted) not in known)[:n]
+    known = already_seen(model, pairs, seen, chat=chat)
+    left = tuple(pair for pair, was_seen in zip(pairs, known, strict=True) if not was_seen)[:n]
     if len(left) < 2:
         raise DataError(
             f"Of {len(pairs)} prompt pairs the scores have seen all but {len(left)}. A circuit is run on prompts that "
@@ -128,8 +128,6 @@ def _write_beside(found: FoundCircuit, scratch: Path) -> None:
 
 def _pairs_needed(given: dict[str, Any]) -> int | None:
     """Twice as many as scores are made on; of a file without --n, all."""
-    from assay.data.tasks import TASKS
-
     n = given["n"]
     if n is not None and n < 1:
         raise OptionError(f"--n must be at least 1, not {n}.")

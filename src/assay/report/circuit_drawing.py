@@ -1,6 +1,7 @@
 """A circuit as a layered graph: SVG for the page, DOT for Graphviz.
 
-The input lies at the bottom and the logits on top; each layer has a row of heads and, above it, its MLP.
+The input lies at the bottom and the logits on top; each layer has a row of heads and above it, on the left, its
+MLP.
 """
 
 from __future__ import annotations
@@ -91,9 +92,12 @@ def to_svg(found: FoundCircuit) -> str:
         (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
         y0, y1 = y0 - HIGH / 2, y1 + HIGH / 2
         bend = (y0 - y1) / 2
+        # Between nodes of one column a line makes room for the nodes in between.
+        aside = min(0.15 * (y0 - y1 - UP + HIGH), ACROSS) if abs(x0 - x1) < 1 else 0.0
         dash = ' stroke-dasharray="5 4"' if edge.score < 0 else ""
         parts.append(
-            f'<path d="M{x0:.0f} {y0:.0f}C{x0:.0f} {y0 - bend:.0f} {x1:.0f} {y1 + bend:.0f} {x1:.0f} {y1:.0f}" '
+            f'<path d="M{x0:.0f} {y0:.0f}C{x0 + aside:.0f} {y0 - bend:.0f} {x1 + aside:.0f} {y1 + bend:.0f} '
+            f'{x1:.0f} {y1:.0f}" '
             f'fill="none" stroke="{COLOURS[edge.reads]}" stroke-width="{0.8 + 3.2 * edge.weight:.2f}" '
             f'stroke-opacity="0.75"{dash}><title>{escape(edge.name)}: {edge.score:+.4g}</title></path>'
         )
@@ -133,15 +137,24 @@ def _row(name: str) -> int:
 
 
 def _places(names: list[str]) -> tuple[dict[str, tuple[float, float]], int, int]:
-    """Middle of each node, and the size of the picture; rows without a node take no room."""
+    """Middle of each node, and the size of the picture: MLPs on the left, a column for each number of a head.
+
+    Rows and columns without a node take no room.
+    """
     rows: dict[int, list[str]] = {}
     for name in names:
         rows.setdefault(_row(name), []).append(name)
-    columns = max(map(len, rows.values()))
-    width, height = ACROSS * max(columns, 2) + 20, UP * len(rows) + 20
+    heads = sorted({_head(name) for name in names} - {None})  # type: ignore[type-var]
+    width, height = ACROSS * (len(heads) + 2) + 20, UP * len(rows) + 20
     places = {}
     for level, row in enumerate(sorted(rows)):
-        for column, name in enumerate(rows[row]):
-            x = width / 2 + ACROSS * (column - (len(rows[row]) - 1) / 2)
-            places[name] = (x, height - 10 - UP * (level + 0.5))
+        y = height - 10 - UP * (level + 0.5)
+        for name in rows[row]:
+            column = 0 if name[0] == "m" else 1 + (heads.index(head) if (head := _head(name)) is not None else 0)
+            x = 10 + ACROSS * (column + 0.5)
+            places[name] = ((width / 2 if name in ("input", "logits") else x), y)
     return places, width, height
+
+
+def _head(name: str) -> int | None:
+    return int(name.split(".h")[1]) if ".h" in name else None
