@@ -47,6 +47,14 @@ def test_table_page_drawing_json_and_the_finished_run(run: Run, tmp_path: Path) 
     assert json.loads(again.out)["provenance"]["command"].startswith("assay circuit sequence-sort --task sort --from f")
     shown = run("show", "again", "--json")
     assert shown.out == again.out
+    foreign = json.loads((tmp_path / "folder/scores.json").read_text())
+    del foreign["assay"]
+    (tmp_path / "foreign.json").write_text(json.dumps(foreign))
+    unknown = run(*COMMAND, "--from", "foreign.json", "--size", "0.1", "--out", "unknown")
+    assert unknown.code == 0, unknown.err
+    for part in ("of sequence-sort carry", "cannot be known", "Scores (imported): not causally validated"):
+        assert part in unknown.out
+    assert run("show", "unknown").code == 0
     folder = run(*COMMAND, "--from", "folder", "--size", "0.1", "--out", "third", "--json")
     assert json.loads(folder.out)["cpr"] == content["cpr"]
 

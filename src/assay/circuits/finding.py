@@ -18,6 +18,7 @@ from assay.circuits.selection import top
 from assay.data.pairs import PromptPairs
 from assay.errors import DataError, OptionError, instead_of
 from assay.methods.method import Method, measure
+from assay.methods.provenance import describe_environment, describe_model
 from assay.methods.registry import method_named
 from assay.model import Model
 from assay.scores import Scores
@@ -135,8 +136,13 @@ def find_circuit(
         kept, values = _best(model, evaluation, scores, share, options)
     return FoundCircuit(
         level, scores, evaluation, signed, absolute, kept, values, share if faithfulness is None else None,
-        faithfulness, seed,
+        faithfulness, seed, provenance=scores.provenance or _of_circuits_alone(model),
     )  # fmt: skip
+
+
+def _of_circuits_alone(model: Model) -> dict[str, Any]:
+    """Where nothing is known of how the scores were made."""
+    return {"model": describe_model(model, model.weight_hash), **describe_environment(model)}
 
 
 def require_choice(level: str, size: float | None, faithfulness: float | None) -> None:

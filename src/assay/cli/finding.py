@@ -61,7 +61,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         if not as_json:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         found = _find(given, loaded, prompts.pairs(loaded))
-        found = replace(found, request=request, provenance={**found.scores.provenance, "command": command})
+        found = replace(found, request=request, provenance={**found.provenance, "command": command})
         found.save(folder, finish=lambda scratch: _write_beside(found, scratch))
     if as_json:
         print(json.dumps(circuit_as_json(found, top), indent=2, ensure_ascii=False))

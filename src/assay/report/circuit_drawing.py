@@ -69,10 +69,10 @@ def nodes_of(found: FoundCircuit) -> list[str]:
 
 def caption(found: FoundCircuit) -> str:
     """What is drawn, and what may be said of it."""
-    shown = min(len(edges_of(found)), MOST_EDGES)
     if not isinstance(found.scores, EdgeScores):
         return f"Nodes of the circuit; every edge between them is kept. Scores: {found.label}."
-    more = f" The {shown} strongest lines are drawn; circuit.dot has all." if len(edges_of(found)) > shown else ""
+    many = len(edges_of(found)) > MOST_EDGES
+    more = f" The page draws the {MOST_EDGES} strongest lines; circuit.dot has all." if many else ""
     return (
         f"Edges of the circuit by {found.scores.method}: {found.label}. Lines: width by absolute score, dashed where "
         "the score is negative; green into queries, brown into keys, purple into values, grey into MLPs and logits."
