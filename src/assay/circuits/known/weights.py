@@ -34,6 +34,7 @@ class HandWritten:
         words: the vocabulary.
         positions: longest prompt.
         spaces: name and width of what the stream holds besides tokens and positions.
+        hidden: neurons of each MLP.
         epsilon: of all layer norms.
     """
 
