@@ -13,6 +13,10 @@ peers=()
 if [ -n "${PEERS:-}" ]; then
     peers=(--python "$PEERS/transformer-lens/bin/python" --python "$PEERS/nnsight/bin/python")
 fi
+circuits=()
+if [ -n "${PEERS:-}" ] && [ -x "$PEERS/eap-ig/bin/python" ]; then
+    circuits=(--python "$PEERS/eap-ig/bin/python" --eap-ig "$PEERS/EAP-IG" --mib "$PEERS/MIB")
+fi
 options=("$@")
 failed=()
 run() {
@@ -29,6 +33,7 @@ run arithmetic
 run attribution ${peers[@]+"${peers[@]}"}
 run gim
 run neurons
+run circuits ${circuits[@]+"${circuits[@]}"}
 run jobs
 run memory
 page=()

@@ -11,7 +11,18 @@ from pathlib import Path
 
 from results import FORMAT, table
 
-ORDER = ("replay", "residual", "long_prompt", "arithmetic", "attribution", "gim", "neurons", "jobs", "memory")
+ORDER = (
+    "replay",
+    "residual",
+    "long_prompt",
+    "arithmetic",
+    "attribution",
+    "gim",
+    "neurons",
+    "circuits",
+    "jobs",
+    "memory",
+)
 HEADER = """# Performance
 
 Written by `benchmarks/page.py` from [`benchmarks/results`](../benchmarks/results); how to run it again is in

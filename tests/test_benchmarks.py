@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -81,3 +83,14 @@ def test_a_screening_is_held_against_the_truth() -> None:
     assert row(found, part, 5, whole=False).split(" | ")[3:5] == ["not run", "0 missed"]
     found.upper[:] = found.lower - 1
     assert row(found, truth, 5, whole=True).split(" | ")[5].startswith("0 of")
+
+
+def test_circuits_run_alone_on_tiny_weights(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "benchmarks/circuits.py"
+    out = tmp_path / "circuits.json"
+    command = [sys.executable, str(script), "--tiny", "--pairs", "4", "--out", str(out)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stderr
+    sides = json.loads(out.read_text())["sides"]
+    expected = ["eap, assay", "eap-ig-inputs, assay", "eap-ig-activations, assay", "curve, assay"]
+    assert [side["name"] for side in sides] == expected

@@ -229,7 +229,9 @@ def test_second_order_adds_half_the_sampled_curvature() -> None:
         mean = torch.stack([curvatures(rows, hessian, signs) for signs in _signs(rows, 3, 5)]).mean(0)
     first = edge_scores(model, pairs, "eap", force=True).values
     np.testing.assert_allclose(scores.values, first - mean.numpy() / 2, rtol=0, atol=1e-9)
-    with pytest.raises(OptionError, match="float32 or float64"):
+    with pytest.raises(
+        OptionError, match="second-order takes second derivatives, which need --dtype float32 or float64"
+    ):
         edge_scores(wrapped("llama", torch.bfloat16), pairs, "second-order", force=True)
 
 
@@ -278,6 +280,18 @@ def test_rules_are_active_on_the_way_there_and_back() -> None:
         found = edge_scores(model, pairs, ruled, force=True)
         np.testing.assert_allclose(found.values, edge_scores(model, pairs, plain, force=True).values / 2, atol=1e-12)
         assert not found.estimates_effect
+
+
+@pytest.mark.parametrize("make", [eap, eap_ig_inputs])
+def test_rules_by_name_are_those_of_the_context(make) -> None:
+    model, pairs = wrapped("llama"), random_pairs(2)
+    named = edge_scores(model, pairs, make(rules="gim"), force=True)
+    within = edge_scores(model, pairs, make(rules=lambda of: assay.backward_rules(of, "gim")), force=True)
+    np.testing.assert_array_equal(named.values, within.values)
+    plain = edge_scores(model, pairs, make(), force=True)
+    assert np.abs(named.values - plain.values).max() > 0.1 * np.abs(plain.values).max()
+    assert (named.configuration["rules"], named.estimates_effect) == ("gim", False)
+    assert edge_scores(model, pairs, make(rules="plain"), force=True).estimates_effect
 
 
 def test_what_does_not_exist_is_refused() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypedDict, Unpack
+from pathlib import Path
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
+import pandas as pd
 
 from assay.circuits.contrast import Ablation, Study, studied
+from assay.circuits.folder import edge_frames, edges_of_files, files_of_edges
 from assay.circuits.graph import Graph
 from assay.circuits.method import EdgeMethod
 from assay.circuits.registry import edge_method
+from assay.circuits.selection import ranked
 from assay.data.encoding import Align
 from assay.data.metrics import Metric
 from assay.data.pairs import PromptPairs
@@ -18,6 +23,7 @@ from assay.data.readers import AnyPairs
 from assay.engine.sources import MeanOver
 from assay.errors import InterventionError, OptionError
 from assay.model import Model
+from assay.store import read_run, write_run
 
 
 @dataclass(frozen=True)
@@ -26,8 +32,9 @@ class EdgeScores:
 
     graph: Graph
     values: np.ndarray
-    """(n, E) float64, in the metric's unit unless the method has none."""
-    pairs: PromptPairs
+    """(n, E) float64, in the metric's unit unless the method has none; of an import (1, E), the mean."""
+    pairs: PromptPairs | None
+    """What they were made on; None of an import that does not say."""
     method: str
     metric: str
     unit: str
@@ -37,6 +44,7 @@ class EdgeScores:
     """The values stand for the effect of patching the edge alone."""
     configuration: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def mean(self) -> np.ndarray:
@@ -47,7 +55,47 @@ class EdgeScores:
     @property
     def label(self) -> str:
         """What may be said of the numbers."""
-        return "measured by intervention" if self.exact else "not causally validated"
+        return label_of(exact=self.exact)
+
+    def save(
+        self, folder: str | Path, *, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None
+    ) -> Path:
+        """Write a run folder.
+
+        Args:
+            overwrite: replace a run folder that is there already.
+            finish: may add files before the folder gets its name.
+
+        Raises:
+            StoreError: the folder exists or cannot be written.
+        """
+        return write_run(folder, files_of_edges(self), overwrite, finish)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a run folder that `save` wrote, or ``assay circuit --level edge``.
+
+        Raises:
+            StoreError: not such a folder, or a damaged one.
+        """
+        return cls(**edges_of_files(read_run(folder), str(folder)))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per edge: keys, mean, importance, standard error over prompts, verdict, label."""
+        return edge_frames(self)[1]
+
+    def top(self, k: int = 20, *, absolute: bool = True) -> pd.DataFrame:
+        """The k edges of largest absolute (or signed) mean score."""
+        if k < 1:
+            raise OptionError(f"The number of edges to show must be at least 1, not {k}.")
+        frame = self.to_pandas().iloc[ranked(self.mean, absolute=absolute)[:k]].reset_index(drop=True)
+        frame.insert(0, "edge", frame["source"] + "->" + frame["destination"])
+        return frame[["edge", "importance", "stderr_prompts", "verdict"]]
+
+
+def label_of(*, exact: bool) -> str:
+    """What may be said of scores."""
+    return "measured by intervention" if exact else "not causally validated"
 
 
 class EdgeOptions(TypedDict, total=False):
@@ -91,6 +139,7 @@ def edge_scores(
         ablation = "zero"
     elif ablation not in chosen.ablations:
         raise OptionError(f"{chosen.name} is defined for {', '.join(chosen.ablations)}, not for {ablation!r}.")
+    require_floats(chosen, model.dtype.itemsize)
     order = 2 if chosen.second_order else int(chosen.gradients)
     with studied(model, pairs, chosen.name, order=order, ablation=ablation, **options) as study:
         values = np.zeros((study.n, study.graph.n_edges))
@@ -99,6 +148,12 @@ def edge_scores(
                 found = chosen.compute(contrast).double().cpu().numpy()
                 np.add.at(values, contrast.examples, found)
     return _scores_of(study, chosen, values)
+
+
+def require_floats(method: EdgeMethod, itemsize: int) -> None:
+    """Refuse (`OptionError`) second derivatives in half precision, whose rounding drowns them."""
+    if method.second_order and itemsize < 4:
+        raise OptionError(f"{method.name} takes second derivatives, which need --dtype float32 or float64.")
 
 
 def _scores_of(study: Study, method: EdgeMethod, values: np.ndarray) -> EdgeScores:
@@ -113,5 +168,5 @@ def _scores_of(study: Study, method: EdgeMethod, values: np.ndarray) -> EdgeScor
     return EdgeScores(
         study.graph, values, settled.pairs, method.name, study.metric.name,
         study.metric.unit if method.has_unit else "none", method.exact, method.estimates_effect, configuration,
-        study.cost.summary(settled.layer_tokens),
+        study.cost.summary(settled.layer_tokens), settled.provenance(method.source),
     )  # fmt: skip

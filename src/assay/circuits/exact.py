@@ -31,7 +31,10 @@ def exact() -> EdgeMethod:
             values += [of_readers.flatten(0, 1), of_mlp]
         return (clean - torch.cat([*values, patch.of_logits(differences)])).T
 
-    return EdgeMethod("exact", compute, gradients=False, exact=True, ablations=("patch", "zero", "mean"))
+    return EdgeMethod(
+        "exact", compute, gradients=False, exact=True, ablations=("patch", "zero", "mean"),
+        description="every edge patched by itself", source="Goldowsky-Dill et al., arXiv 2304.05969",
+    )  # fmt: skip
 
 
 def information_flow_routes() -> EdgeMethod:
@@ -59,7 +62,8 @@ def information_flow_routes() -> EdgeMethod:
 
     return EdgeMethod(
         "information-flow-routes", compute, gradients=False, estimates_effect=False, has_unit=False,
-        clean_only=True,
+        clean_only=True, description="nearness of source and stream; no metric, no counterfactual",
+        source="Ferrando & Voita, arXiv 2403.00824",
     )  # fmt: skip
 
 
@@ -90,5 +94,6 @@ def random(seed: int = 0) -> EdgeMethod:
         return _once(contrast).cpu().unsqueeze(1) * torch.from_numpy(drawn)
 
     return EdgeMethod(
-        "random", compute, gradients=False, estimates_effect=False, has_unit=False, parameters={"seed": seed}
-    )
+        "random", compute, gradients=False, estimates_effect=False, has_unit=False, parameters={"seed": seed},
+        description="standard normal: the yardstick",
+    )  # fmt: skip

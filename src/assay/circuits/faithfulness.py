@@ -70,6 +70,14 @@ class CircuitValues:
         empty = weights @ self.empty
         return (weights @ self.values - empty[:, None]) / (weights @ self.full - empty)[:, None]
 
+    def estimates(self, *, level: float = 0.95, seed: int = 0) -> list[Estimate]:
+        """Faithfulness of each circuit, with its interval over prompts; refuses what `faithfulness` refuses."""
+        drawn = self.resampled(seed=seed)
+        return [
+            _estimate(value, of_circuit, level, len(self.full))
+            for value, of_circuit in zip(self.faithfulness(), drawn.T, strict=True)
+        ]
+
     def resampled(self, *, draws: int = DRAWS, seed: int = 0) -> Numbers:
         """(B, C) faithfulness for as many examples drawn with replacement, the same ones for all circuits."""
         n = len(self.full)
@@ -100,10 +108,7 @@ class Curve:
     @property
     def faithfulness(self) -> list[Estimate]:
         """Of each size."""
-        return [
-            self._estimate(value, drawn)
-            for value, drawn in zip(self.circuits.faithfulness(), self._resampled().T, strict=True)
-        ]
+        return self.circuits.estimates(level=self.level, seed=self.seed)
 
     @property
     def cpr(self) -> Estimate:
@@ -116,18 +121,16 @@ class Curve:
         return self._area(lambda f: np.abs(1 - f))
 
     def _area(self, of: Callable[[Numbers], Numbers]) -> Estimate:
-        return self._estimate(
-            area(self.sizes, of(self.circuits.faithfulness())).item(), area(self.sizes, of(self._resampled()))
-        )
+        value = area(self.sizes, of(self.circuits.faithfulness())).item()
+        drawn = area(self.sizes, of(self.circuits.resampled(seed=self.seed)))
+        return _estimate(value, drawn, self.level, len(self.circuits.full))
 
-    def _resampled(self) -> Numbers:
-        return self.circuits.resampled(seed=self.seed)
 
-    def _estimate(self, value: float, drawn: Numbers) -> Estimate:
-        if len(self.circuits.full) == 1:
-            return Estimate(float(value), float("nan"), float("nan"))
-        lower, upper = np.nanquantile(drawn, [(1 - self.level) / 2, (1 + self.level) / 2])
-        return Estimate(float(value), float(lower), float(upper))
+def _estimate(value: float, drawn: Numbers, level: float, n: int) -> Estimate:
+    if n == 1:
+        return Estimate(float(value), float("nan"), float("nan"))
+    lower, upper = np.nanquantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Estimate(float(value), float(lower), float(upper))
 
 
 def area(sizes: ArrayLike, heights: ArrayLike) -> Numbers:

@@ -14,6 +14,7 @@ positive score means that patching the edge hurts. The methods differ in where t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -25,9 +26,13 @@ from assay.circuits.method import EdgeMethod
 from assay.engine.contributions import sources_of
 from assay.engine.edge_gradients import Rules, no_rules
 from assay.methods.integrated_gradients import quadrature
+from assay.model import Model
+from assay.model.backward import RuleSet, installed, rule_set
 
 STEPS = 5
 """Gradients that an integral takes by default."""
+AnyRules = Rules | RuleSet | str
+_EAP_IG = "Hanna et al., arXiv 2403.17806"
 
 
 class Products:
@@ -61,18 +66,21 @@ class Products:
                 self.scores[:, offset + first_source : offset + upto] += found[:, number, : upto - first_source]
 
 
-def eap(rules: Rules = no_rules) -> EdgeMethod:
+def eap(rules: AnyRules = no_rules) -> EdgeMethod:
     """Gradient at the clean run.
 
     Args:
-        rules: of the backward pass, as a function from a model to a context; the scores are then no estimates of
-            effects.
+        rules: of the backward pass, by name or as a function from a model to a context; the scores are then no
+            estimates of effects.
     """
-    compute = partial(_between_embeddings, points=[(1.0, 1.0)], rules=rules)
-    return EdgeMethod("eap", compute, ablations=("patch", "zero", "mean"), **_under(rules))
+    compute = partial(_between_embeddings, points=[(1.0, 1.0)], rules=_as_context(rules))
+    return EdgeMethod(
+        "eap", compute, ablations=("patch", "zero", "mean"), description="gradient at the clean run",
+        source="Syed et al., arXiv 2310.10348", **_under(rules),
+    )  # fmt: skip
 
 
-def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS, rules: Rules = no_rules) -> EdgeMethod:
+def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS, rules: AnyRules = no_rules) -> EdgeMethod:
     """Gradient averaged over runs with embeddings between corrupted and clean.
 
     Args:
@@ -80,15 +88,28 @@ def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS, rules: Rules = no_
         steps: gradients taken.
         rules: as in `eap`.
     """
-    compute = partial(_between_embeddings, points=quadrature(rule, steps), rules=rules)
-    return EdgeMethod("eap-ig-inputs", compute, **_under(rules, rule=rule, steps=steps))
+    compute = partial(_between_embeddings, points=quadrature(rule, steps), rules=_as_context(rules))
+    return EdgeMethod(
+        "eap-ig-inputs", compute, description="mean gradient over runs between the embeddings of both prompts",
+        source=_EAP_IG, **_under(rules, rule=rule, steps=steps),
+    )  # fmt: skip
 
 
-def _under(rules: Rules, **parameters: Any) -> dict[str, Any]:
-    if rules is no_rules:
+def _as_context(rules: AnyRules) -> Rules:
+    return partial(_installed, rule_set(rules)) if isinstance(rules, (str, RuleSet)) else rules
+
+
+def _installed(rules: RuleSet, model: Model) -> AbstractContextManager[object]:
+    return installed(model, rules)
+
+
+def _under(rules: AnyRules, **parameters: Any) -> dict[str, Any]:
+    named = isinstance(rules, (str, RuleSet))
+    if rules is no_rules or (named and rule_set(rules).is_plain):  # type: ignore[arg-type]
         return {"parameters": parameters}
+    name = str(rule_set(rules)) if named else getattr(rules, "__qualname__", repr(rules))  # type: ignore[arg-type]
     return {
-        "parameters": {**parameters, "rules": getattr(rules, "__qualname__", repr(rules))},
+        "parameters": {**parameters, "rules": name},
         "estimates_effect": False,
     }
 
@@ -96,7 +117,7 @@ def _under(rules: Rules, **parameters: Any) -> dict[str, Any]:
 def clean_corrupted() -> EdgeMethod:
     """Mean of the gradients at the clean and at the corrupted run."""
     ends = eap_ig_inputs("trapezoid", 2)
-    return EdgeMethod("clean-corrupted", ends.compute)
+    return EdgeMethod("clean-corrupted", ends.compute, description="mean of the gradients at both ends", source=_EAP_IG)
 
 
 def _between_embeddings(contrast: Contrast, points: Sequence[tuple[float, float]], rules: Rules) -> Tensor:
@@ -133,7 +154,10 @@ def eap_ig_activations(rule: str = "midpoint", steps: int = STEPS, *, pooled: bo
                     gradients.of_run(add, stream, _setting(site, layer, _between(contrast, site, layer, a)), first)
         return products.scores
 
-    return EdgeMethod("eap-ig-activations", compute, parameters={"rule": rule, "steps": steps, "pooled": pooled})
+    return EdgeMethod(
+        "eap-ig-activations", compute, parameters={"rule": rule, "steps": steps, "pooled": pooled},
+        description="mean gradient over runs with the source's block between both prompts", source=_EAP_IG,
+    )  # fmt: skip
 
 
 def _blocks(contrast: Contrast) -> list[tuple[str, int, slice]]:

@@ -25,5 +25,7 @@ class EdgeMethod:
     ablations: tuple[Ablation, ...] = ("patch",)
     second_order: bool = False
     """Takes second derivatives, so half precision is refused."""
+    description: str = ""
+    source: str = ""
     clean_only: bool = False
     """Looks at the clean run alone, at all its positions."""

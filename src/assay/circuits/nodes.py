@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from assay.circuits.contrast import Ablation
 from assay.circuits.edges import EdgeOptions
-from assay.circuits.faithfulness import SIZES
-from assay.circuits.graph import Graph
+from assay.circuits.faithfulness import SIZES, CircuitValues
+from assay.circuits.graph import Flags, Graph
 from assay.circuits.runs import CircuitCurve, curve_of, require_unseen, run_circuits, run_neuron_circuits
 from assay.circuits.selection import top
 from assay.data.readers import AnyPairs, as_pairs
@@ -73,23 +73,57 @@ def node_curve(
     Raises:
         OptionError: neurons and MLPs at once; otherwise as `assay.circuits.runs.circuit_curve`.
     """
-    chosen = require_unseen(as_pairs(pairs, model, seed), scores.pairs)
-    graph = Graph.of(model)
-    nodes, kinds = node_scores(graph, scores), {component.site for component in scores.components}
-    if {"neurons", "mlps"} <= kinds:
-        raise OptionError("Scores of both mlps and neurons: an MLP is its neurons. Score one of the two.")
-    items = np.concatenate([nodes, neuron_scores(model, scores).ravel()]) if "neurons" in kinds else nodes
+    chosen = require_unseen(model, as_pairs(pairs, model, seed), scores.pairs, chat=options.get("chat", False))
+    counts = [int(size * scored_items(model, scores)) for size in sizes]
+    sources, neurons = best_items(model, scores, counts, absolute=absolute)
+    found = run_items(model, chosen, sources, neurons, ablation=ablation, **options)
+    level = "nodes" if neurons is None else "neurons"
+    settings = {"scores": scores.method, "ranking": "absolute" if absolute else "signed", "level": level}
+    return curve_of(sizes, found, counts, counts, {**settings, "ablation": ablation}, seed=seed)
+
+
+def scored_items(model: Model, scores: Scores) -> int:
+    """How many nodes and neurons were scored.
+
+    Raises:
+        OptionError: neurons and MLPs at once; otherwise as `node_scores`.
+    """
+    return int((~np.isnan(_items(model, scores))).sum())
+
+
+def best_items(model: Model, scores: Scores, counts: Sequence[int], *, absolute: bool) -> tuple[Flags, Flags | None]:
+    """(C, S) sources and, where neurons were scored, (C, layers, F) neurons: so many of the best, and all unscored."""
+    items = _items(model, scores)
     scored = ~np.isnan(items)
-    counts = [int(size * scored.sum()) for size in sizes]
     kept = np.ones((len(counts), len(items)), bool)
     for row, n in enumerate(counts):
         kept[row, scored] = top(items[scored], n, absolute=absolute)
-    sources = kept[:, : len(nodes)]
-    if "neurons" in kinds:
-        neurons = kept[:, len(nodes) :].reshape(-1, model.n_layers, model.d_mlp)
-        found = run_neuron_circuits(model, chosen, sources, neurons, ablation=ablation, **options)
-    else:
-        found = run_circuits(model, chosen, graph, graph.nodes(sources), ablation=ablation, **options)
-    level = "neurons" if "neurons" in kinds else "nodes"
-    settings = {"scores": scores.method, "ranking": "absolute" if absolute else "signed", "level": level}
-    return curve_of(sizes, found, counts, counts, {**settings, "ablation": ablation}, seed=seed)
+    n_sources = Graph.of(model).n_sources
+    if len(items) == n_sources:
+        return kept, None
+    return kept[:, :n_sources], kept[:, n_sources:].reshape(-1, model.n_layers, model.d_mlp)
+
+
+def run_items(
+    model: Model,
+    pairs: AnyPairs,
+    sources: Flags,
+    neurons: Flags | None,
+    *,
+    ablation: Ablation = "patch",
+    **options: Unpack[EdgeOptions],
+) -> CircuitValues:
+    """The metric of circuits as `best_items` gives them."""
+    if neurons is not None:
+        return run_neuron_circuits(model, pairs, sources, neurons, ablation=ablation, **options)
+    graph = Graph.of(model)
+    return run_circuits(model, pairs, graph, graph.nodes(sources), ablation=ablation, **options)
+
+
+def _items(model: Model, scores: Scores) -> NDArray[np.float64]:
+    """Importance of every source and, where neurons were scored, of every neuron; NaN where there is none."""
+    kinds = {component.site for component in scores.components}
+    nodes = node_scores(Graph.of(model), scores)
+    if {"neurons", "mlps"} <= kinds:
+        raise OptionError("Scores of both mlps and neurons: an MLP is its neurons. Score one of the two.")
+    return np.concatenate([nodes, neuron_scores(model, scores).ravel()]) if "neurons" in kinds else nodes

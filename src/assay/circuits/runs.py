@@ -16,6 +16,7 @@ from assay.circuits.edges import EdgeOptions, EdgeScores
 from assay.circuits.faithfulness import SIZES, CircuitValues, Curve
 from assay.circuits.graph import Flags, Graph
 from assay.circuits.selection import greedy, ranked, top
+from assay.data.chat import as_chat
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs, as_pairs
 from assay.engine.circuit_run import AbsentNeurons, circuit_bytes
@@ -180,7 +181,7 @@ def circuit_curve(
         DataError: prompts that the scores have seen, or a full and an empty circuit within noise of each other.
         OptionError: see `run_circuits`.
     """
-    chosen = require_unseen(as_pairs(pairs, model, seed), scores.pairs)
+    chosen = require_unseen(model, as_pairs(pairs, model, seed), scores.pairs, chat=options.get("chat", False))
     graph, mean = scores.graph, scores.mean
     counts = [int(size * graph.n_edges) for size in sizes]
     if choice == "greedy":
@@ -216,14 +217,27 @@ def curve_of(
     return CircuitCurve(Curve(sizes, circuits, seed=seed), counts, pruned_counts, complement, settings)
 
 
-def require_unseen(pairs: PromptPairs, seen: PromptPairs) -> PromptPairs:
-    """The pairs, if none of them is among those that scores were made on.
+def already_seen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, *, chat: bool) -> list[bool]:
+    """Which of the pairs are known to be among those that scores were made on.
+
+    Args:
+        chat: scores keep the prompts as they were in the model's chat template.
+    """
+    known = {(pair.clean, pair.corrupted) for pair in seen or ()}
+    rendered = as_chat(model, pairs) if chat else pairs
+    return [
+        not known.isdisjoint({(pair.clean, pair.corrupted), (as_run.clean, as_run.corrupted)})
+        for pair, as_run in zip(pairs, rendered, strict=True)
+    ]
+
+
+def require_unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, *, chat: bool) -> PromptPairs:
+    """The pairs, if none of them is known to be among those that scores were made on.
 
     Raises:
         DataError: some are.
     """
-    known = {(pair.clean, pair.corrupted) for pair in seen}
-    again = [pair for pair in pairs if (pair.clean, pair.corrupted) in known]
+    again = [pair for pair, known in zip(pairs, already_seen(model, pairs, seen, chat=chat), strict=True) if known]
     if again:
         raise DataError(
             f"{len(again)} of {len(pairs)} prompt pairs were used for the scores, the first is {again[0].id!r}. A "
@@ -253,7 +267,7 @@ def smallest_circuit(
     Raises:
         DataError: not even the whole graph reaches it; otherwise as `circuit_curve`.
     """
-    chosen = require_unseen(as_pairs(pairs, model, 0), scores.pairs)
+    chosen = require_unseen(model, as_pairs(pairs, model, 0), scores.pairs, chat=options.get("chat", False))
     graph, order = scores.graph, ranked(scores.mean, absolute=absolute)
     below, enough = 0, graph.n_edges
     best: tuple[NDArray[np.bool_], float] | None = None

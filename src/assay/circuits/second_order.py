@@ -44,7 +44,8 @@ def second_order(probes: int = PROBES, seed: int = 0) -> EdgeMethod:
 
     return EdgeMethod(
         "second-order", compute, parameters={"probes": probes, "seed": seed}, second_order=True,
-        ablations=("patch", "zero", "mean"),
+        ablations=("patch", "zero", "mean"), description="slope plus half the sampled curvature",
+        source="Hutchinson's estimate; hvp-sampled of Zhang & Wang, arXiv 2606.09899, on edges",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from assay.cli.circuit import circuit
 from assay.cli.compare import compare_methods
 from assay.cli.console import INTERRUPTED, Interrupted
 from assay.cli.doctor import doctor
@@ -34,6 +35,7 @@ app.command()(response)
 app.command("compare")(compare_methods)
 app.command("self-repair")(self_repair)
 app.command()(explain)
+app.command()(circuit)
 app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)

@@ -10,13 +10,14 @@ from rich.table import Table
 from assay.cli.console import make_console
 from assay.errors import OptionError, instead_of
 
-KINDS = ("tasks", "methods", "token-methods", "models", "sites", "metrics", "rules")
+KINDS = ("tasks", "methods", "token-methods", "edge-methods", "models", "sites", "metrics", "rules")
 
 
 def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_default=False)]) -> None:
-    """List the tasks, methods, token methods, models, sites, metrics or backward rules there are."""
+    """List the tasks, methods, token methods, edge methods, models, sites, metrics or backward rules there are."""
     if kind not in KINDS:
         raise OptionError(f"assay list does not know {kind!r}. {instead_of(kind, KINDS)}")
+    from assay.circuits.registry import EDGE_METHODS
     from assay.data.metrics import METRICS
     from assay.data.tasks import TASKS
     from assay.methods.registry import METHODS
@@ -31,6 +32,7 @@ def list_kind(kind: Annotated[str, typer.Argument(help=", ".join(KINDS), show_de
         "tasks": [(task.name, task.description, f"metric {task.metric}") for task in TASKS.values()],
         "methods": [(method.name, method.description, method.source_note) for method in METHODS.values()],
         "token-methods": [(method.name, method.description, method.source) for method in TOKEN_METHODS.values()],
+        "edge-methods": [(name, make().description, make().source) for name, make in EDGE_METHODS.items()],
         "models": [(entry.name, entry.description, entry.licence) for entry in CATALOGUE.values()],
         "sites": [(site.name, site.description) for site in SITES.values()],
         "metrics": [(metric.name, metric.description, metric.unit) for metric in METRICS.values()],

@@ -10,11 +10,14 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from assay.circuits.found import KIND as CIRCUIT
+from assay.circuits.found import FoundCircuit
 from assay.cli.console import make_console
 from assay.errors import OptionError
 from assay.interactions.folder import KIND as SELF_REPAIR
 from assay.interactions.folder import load_self_repair
 from assay.report import print_finished, response
+from assay.report.circuit import circuit_as_json, print_circuit
 from assay.report.comparison import print_comparison, print_setting, read_comparison
 from assay.report.explanations import print_explanations
 from assay.report.self_repair import as_json as self_repair_as_json
@@ -69,6 +72,11 @@ def _explanations(folder: Path, run: dict[str, Any], top: int) -> Shown:
     return found.to_dict, lambda console: print_explanations(console, found, folder)
 
 
+def _circuit(folder: Path, run: dict[str, Any], top: int) -> Shown:
+    found = FoundCircuit.load(folder)
+    return lambda: circuit_as_json(found, top), lambda console: print_circuit(console, found, top, folder)
+
+
 def _scores(folder: Path, run: dict[str, Any], top: int) -> Shown:
     scores = ScreenedScores.load(folder) if run.get("kind") == KIND else Scores.load(folder)
     return lambda: _as_json(scores, top), lambda console: print_finished(console, scores, top, folder)
@@ -79,6 +87,7 @@ _SHOWN: dict[str, Callable[[Path, dict[str, Any], int], Shown]] = {
     response.KIND: _response,
     SELF_REPAIR: _self_repair,
     EXPLANATION: _explanations,
+    CIRCUIT: _circuit,
 }
 """By ``kind`` in run.json; others hold scores."""
 

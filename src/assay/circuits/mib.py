@@ -1,0 +1,121 @@
+"""Edge scores in the JSON of MIB and the EAP-IG package: ``cfg``, ``nodes``, ``edges``.
+
+Every query head has keys and values of its own there, so a graph whose heads share them is scored with ``ungrouped``.
+What that layout has no place for (what the scores are, and on which prompts they were made) stands under ``assay``,
+which other readers pass over.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from assay.circuits.edges import EdgeScores, label_of
+from assay.circuits.graph import Flags, Graph
+from assay.data.pairs import PromptPair, PromptPairs
+from assay.errors import AssayError, DataError, OptionError
+from assay.model import Model
+
+IMPORTED = "imported"
+_SHAPE = ("n_layers", "n_heads", "parallel_attn_mlp")
+_ASSAY = ("method", "metric", "unit", "exact", "estimates_effect", "configuration", "provenance")
+
+
+def can_be_exported(graph: Graph) -> bool:
+    """Whether every query head has keys and values of its own in the graph."""
+    return graph.kv_units == graph.n_heads
+
+
+def write_mib(scores: EdgeScores, path: str | Path, kept: Flags | None = None) -> None:
+    """Write mean scores, and a circuit if there is one.
+
+    Args:
+        kept: (E,) the edges of a circuit.
+
+    Raises:
+        OptionError: a graph whose heads share keys and values.
+    """
+    graph = scores.graph
+    if not can_be_exported(graph):
+        raise OptionError(
+            f"MIB's files have keys and values for every query head; in this graph {graph.n_heads} heads share "
+            f"{graph.n_kv_heads}. Score with --ungrouped (in Python: ungrouped=True)."
+        )
+    inside = np.zeros(graph.n_edges, bool) if kept is None else kept
+    nodes = {graph.source_names[source] for source in np.unique(graph.edge_sources[inside])}
+    d_model = scores.provenance.get("model", {}).get("d_model", 0)
+    content: dict[str, Any] = {
+        "cfg": {
+            "n_layers": graph.n_layers,
+            "n_heads": graph.n_heads,
+            "parallel_attn_mlp": graph.parallel,
+            "d_model": d_model,
+        },
+        "nodes": {name: {"in_graph": name in nodes} for name in graph.source_names} | {"logits": {"in_graph": True}},
+        "edges": {
+            name: {"score": float(score), "in_graph": bool(there)}
+            for name, score, there in zip(graph.edge_names, scores.mean, inside, strict=True)
+        },
+        "assay": {"label": scores.label, **{name: getattr(scores, name) for name in _ASSAY}},
+    }
+    if scores.pairs is not None:
+        pairs = scores.pairs
+        content["assay"]["task"] = {"name": pairs.task, "metric": pairs.metric, "options": pairs.options}
+        content["assay"]["prompts"] = pairs.to_records()
+    Path(path).write_text(json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_mib(path: str | Path, model: Model) -> EdgeScores:
+    """Mean scores of every edge of a model's graph, from a file of `write_mib`, MIB or the EAP-IG package.
+
+    Args:
+        model: whose graph the file must be of.
+
+    Raises:
+        DataError: not such a file, or one of another model or of other edges.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), dict) for key in ("cfg", "edges")):
+        raise DataError(f"{path} is no circuit of MIB: it needs cfg, nodes and edges.")
+    graph = Graph.of(model, ungrouped=model.n_kv_heads != model.n_heads)
+    expected = dict(zip(_SHAPE, (graph.n_layers, graph.n_heads, graph.parallel), strict=True))
+    found = {name: content["cfg"].get(name) for name in _SHAPE}
+    if found != expected:
+        raise DataError(f"{path} is of another model: it has {found}, and {model.name} has {expected}.")
+    if unknown := set(content["edges"]) ^ set(graph.edge_names):
+        raise DataError(
+            f"{path} has not the edges of {model.name}: {len(unknown)} differ, such as {min(unknown)!r}. Every edge "
+            "needs a score."
+        )
+    try:
+        values = np.array([[float(content["edges"][name]["score"]) for name in graph.edge_names]])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: an edge has no score that is a number ({error}).") from error
+    if not np.isfinite(values).all():
+        edge = int(np.flatnonzero(~np.isfinite(values[0]))[0])
+        raise DataError(f"{path}: the score of {graph.edge_name(edge)} is not finite.")
+    return _described(graph, values, content.get("assay"), path)
+
+
+def _described(graph: Graph, values: np.ndarray, said: Any, path: str | Path) -> EdgeScores:
+    """With what the file says of its scores; of a foreign file nothing is known, so nothing is claimed."""
+    if said is None:
+        return EdgeScores(graph, values, None, IMPORTED, "unknown", "unknown", False, False)
+    try:
+        pairs = None
+        if "prompts" in said:
+            read = tuple(PromptPair(**prompt) for prompt in said["prompts"])
+            pairs = PromptPairs(read, said["task"]["name"], said["task"]["metric"], said["task"]["options"])
+        if said["label"] != label_of(exact=said["exact"]):
+            raise ValueError(f"its label is {said['label']!r}")
+        return EdgeScores(graph, values, pairs, **{name: said[name] for name in _ASSAY})
+    except (KeyError, TypeError, ValueError, AssayError) as error:
+        raise DataError(f"{path}: what stands under 'assay' is damaged: {error}") from error

@@ -1,0 +1,80 @@
+"""``assay circuit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from assay.cli import options
+from assay.cli.again import command_line
+
+
+def circuit(
+    model: options.Model,
+    task: options.Task,
+    level: Annotated[
+        str, typer.Option(help="edge: between heads and MLPs. node: heads and MLPs. neuron: heads and MLP neurons.")
+    ] = "edge",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Of edges (assay list edge-methods): default eap-ig-inputs. Of nodes, neurons (assay list methods): "
+            "default attribution-patching."
+        ),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="Scores made before: a JSON file of MIB or EAP-IG, or a run folder."),
+    ] = None,
+    size: Annotated[
+        float | None, typer.Option(help="Of the circuit that is drawn: a share of what was scored (default 0.01).")
+    ] = None,
+    faithfulness: Annotated[
+        float | None, typer.Option(help="Instead of --size: the smallest circuit found that reaches it, as in 0.85.")
+    ] = None,
+    ungrouped: Annotated[
+        bool, typer.Option("--ungrouped", help="Of edges: keys and values for every query head, as MIB has them.")
+    ] = False,
+    rule: Annotated[
+        str | None, typer.Option(help=f"Of methods that integrate: {', '.join(options.RULES)} (default midpoint).")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Of methods that integrate (default 5 of edges).")] = None,
+    probes: Annotated[int | None, typer.Option(help="Of second-order and hvp-sampled (default 8).")] = None,
+    rules: Annotated[
+        str | None, typer.Option(help="Of first-order methods: backward rules (assay list rules), such as gim.")
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            help="Prompt pairs that scores are made on; circuits run on as many others, the next ones. Default: 16 of "
+            "a task, half of a file."
+        ),
+    ] = None,
+    seed: options.Seed = 0,
+    metric: options.MetricName = None,
+    corruption: options.Corruption = None,
+    length: options.Length = None,
+    relation: options.Relation = None,
+    kind: options.TaskKind = None,
+    operation: options.Operation = None,
+    columns: options.Columns = None,
+    template: options.Template = None,
+    align: options.AlignName = "reject",
+    chat: options.Chat = False,
+    dtype: options.Dtype = "float32",
+    device: options.Device = "cpu",
+    revision: options.Revision = None,
+    memory: options.Memory = options.DEFAULT_MEMORY,
+    force: options.Force = False,
+    top: Annotated[int, typer.Option(help="Scores to print.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/circuit-TASK-HASH.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Which edges, nodes or neurons of MODEL carry a task by themselves?"""
+    given = dict(locals())
+    from assay.cli.finding import carry_out
+
+    named = {"from" if name == "from_" else name: value for name, value in given.items()}
+    carry_out(named, command_line(circuit, "circuit", given).replace("--from- ", "--from "))

@@ -1,0 +1,189 @@
+"""What ``assay circuit`` does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from assay.circuits.edges import EdgeScores, require_floats
+from assay.circuits.finding import DEFAULT_METHODS, SIZE, find_circuit, require_choice, require_level, split_pairs
+from assay.circuits.found import KIND as CIRCUIT
+from assay.circuits.found import FoundCircuit
+from assay.circuits.mib import can_be_exported, read_mib, write_mib
+from assay.circuits.registry import edge_method
+from assay.circuits.runs import already_seen
+from assay.cli.console import make_console
+from assay.cli.running import TaskPrompts, check_common
+from assay.data import PromptPairs
+from assay.data.metrics import metric_named
+from assay.data.tasks import DEFAULT_PAIRS, TASKS
+from assay.errors import DataError, ModelError, OptionError
+from assay.model import Model
+from assay.model.loading import DTYPES, fingerprint, load
+from assay.report import describe
+from assay.report.circuit import circuit_as_json, print_circuit
+from assay.report.circuit_drawing import to_dot
+from assay.report.circuit_page import write_circuit_page
+from assay.scores import Scores, configuration_hash
+from assay.store import finished_run, require_writable
+from assay.store.files import read_run_json
+
+PARAMETERS = ("rule", "steps", "probes", "rules")
+
+
+def carry_out(given: dict[str, Any], command: str) -> None:
+    """Score, run circuits, keep, print.
+
+    Args:
+        given: the command's arguments by name.
+        command: the command line that makes this run again.
+    """
+    _check(given)
+    prompts = TaskPrompts({**given, "n": _pairs_needed(given)})
+    request = _request(given, prompts)
+    folder = given["out"] or Path("runs") / f"circuit-{prompts.name}-{configuration_hash(request)}"
+    as_json, top = given["as_json"], given["top"]
+    console = make_console()
+    if finished_run(folder, request):
+        found = FoundCircuit.load(folder)
+        if not as_json:
+            console.print(f"This run is finished already. Folder: {escape(str(folder))}", style="dim")
+    else:
+        require_writable(folder)
+        loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+        if fingerprint(given["model"], given["revision"]) != request["model"]:
+            raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
+        if not as_json:
+            console.print(escape(describe(loaded)), style="dim", highlight=False)
+        found = _find(given, loaded, prompts.pairs(loaded))
+        found = replace(found, request=request, provenance={**found.provenance, "command": command})
+        found.save(folder, finish=lambda scratch: _write_beside(found, scratch))
+    if as_json:
+        print(json.dumps(circuit_as_json(found, top), indent=2, ensure_ascii=False))
+        return
+    print_circuit(console, found, top, folder)
+
+
+def _find(given: dict[str, Any], model: Model, pairs: PromptPairs) -> FoundCircuit:
+    options = {name: given[name] for name in ("metric", "memory", "align", "chat", "force")}
+    # Pairs of unequal length were left out when they were counted.
+    options["align"] = "reject" if given["align"] == "skip" else given["align"]
+    common = {name: given[name] for name in ("size", "faithfulness", "seed")} | options
+    n = given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)
+    if given["from"] is not None:
+        scores = _scores_from(given["from"], given["level"], model)
+        evaluation = _unseen(model, pairs, scores.pairs, given["chat"], n)
+        return find_circuit(model, evaluation, evaluation, given["level"], scores=scores, **common)
+    seen, evaluation = split_pairs(pairs, n)
+    parameters = {name: given[name] for name in PARAMETERS if given[name] is not None}
+    if given["ungrouped"]:
+        common["ungrouped"] = True
+    return find_circuit(model, seen, evaluation, given["level"], given["method"], parameters=parameters, **common)
+
+
+def _scores_from(path: Path, level: str, model: Model) -> EdgeScores | Scores:
+    """Scores of this model from a file or folder.
+
+    Raises:
+        AssayError: it holds none of this level, or those of other weights.
+    """
+    scores: EdgeScores | Scores
+    if level == "edge":
+        scores = EdgeScores.load(path) if path.is_dir() else read_mib(path, model)
+    elif read_run_json(path).get("kind") == CIRCUIT:
+        scores = FoundCircuit.load(path).scores
+    else:
+        scores = Scores.load(path)
+    of = scores.provenance.get("model", {})
+    if of and of["weights_sha256"] != model.weight_hash:
+        raise ModelError(
+            f"The scores in {path} were made on {of['name']} with other weights than {model.name} has now."
+        )
+    return scores
+
+
+def _unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, chat: bool, n: int | None) -> PromptPairs:
+    """The first n that scores have not seen."""
+    known = already_seen(model, pairs, seen, chat=chat)
+    left = tuple(pair for pair, was_seen in zip(pairs, known, strict=True) if not was_seen)[:n]
+    if len(left) < 2:
+        raise DataError(
+            f"Of {len(pairs)} prompt pairs the scores have seen all but {len(left)}. A circuit is run on prompts that "
+            "did not choose it: use another --seed, or other prompts."
+        )
+    return replace(pairs, pairs=left)
+
+
+def _write_beside(found: FoundCircuit, scratch: Path) -> None:
+    write_circuit_page(found, scratch / "report.html")
+    (scratch / "circuit.dot").write_text(to_dot(found), encoding="utf-8")
+    if isinstance(found.scores, EdgeScores) and can_be_exported(found.scores.graph):
+        write_mib(found.scores, scratch / "scores.json", found.kept)
+
+
+def _pairs_needed(given: dict[str, Any]) -> int | None:
+    """Twice as many as scores are made on; of a file without --n, all."""
+    n = given["n"]
+    if n is not None and n < 1:
+        raise OptionError(f"--n must be at least 1, not {n}.")
+    return 2 * (n or DEFAULT_PAIRS) if n is not None or given["task"] in TASKS else None
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Refuse what can be refused before a model is loaded."""
+    level = given["level"]
+    parameters = {name: given[name] for name in PARAMETERS}
+    method = require_level(level, method=given["method"], **parameters)
+    require_choice(level, given["size"], given["faithfulness"])
+    check_common({**given, "jobs": None})
+    if given["from"] is not None:
+        _check_from(given)
+        return
+    if level != "edge" and given["ungrouped"]:
+        raise OptionError("--ungrouped is for --level edge: nodes have no edges of their own.")
+    half = DTYPES[given["dtype"]].itemsize < 4
+    if method is None:
+        require_floats(edge_method(given["method"] or DEFAULT_METHODS["edge"], **parameters), 2 if half else 4)
+    elif method.second_order and half:
+        raise OptionError(f"{method.name} takes second derivatives, which need --dtype float32 or float64.")
+    if given["metric"] is not None:
+        metric_named(given["metric"])
+
+
+def _check_from(given: dict[str, Any]) -> None:
+    path = given["from"]
+    for name in ("method", *PARAMETERS, "ungrouped"):
+        if given[name]:
+            raise OptionError(f"--from brings scores that are made already; leave --{name} out.")
+    if not path.exists():
+        raise DataError(f"There is no {path}.")
+    if given["level"] != "edge" and not path.is_dir():
+        raise OptionError(
+            f"--from with --level {given['level']} takes a run folder of assay score; JSON holds scores of edges."
+        )
+
+
+def _request(given: dict[str, Any], prompts: TaskPrompts) -> dict[str, Any]:
+    """What makes two runs the same."""
+    level, path = given["level"], given["from"]
+    names = ("level", "faithfulness", "ungrouped", "seed", "align", "chat", "dtype", "device", "force", *PARAMETERS)
+    made_before = None
+    if path is not None:
+        content = json.dumps(read_run_json(path), sort_keys=True).encode() if path.is_dir() else path.read_bytes()
+        made_before = hashlib.sha256(content).hexdigest()
+    return {
+        "command": "circuit",
+        "model": fingerprint(given["model"], given["revision"]),
+        "task": prompts.description,
+        "n": given["n"],
+        "metric": given["metric"] or prompts.metric,
+        "method": (given["method"] or DEFAULT_METHODS[level]) if path is None else None,
+        "size": (given["size"] or SIZE) if given["faithfulness"] is None else None,
+        "from": made_before,
+        **{name: given[name] for name in names},
+    }
