@@ -9,8 +9,6 @@ import typer
 from rich.markup import escape
 
 from assay.cli.console import make_console
-from assay.model.loading import load
-from assay.studies.patching_errors import DEFAULT, FULL, carry_out, write_page
 
 study = typer.Typer(no_args_is_help=True, help="Experiments of papers, end to end.")
 
@@ -37,6 +35,9 @@ def patching_errors(
 
     What is measured is kept: stopped at any moment, the same command goes on.
     """
+    from assay.model.loading import load
+    from assay.studies.patching_errors import DEFAULT, FULL, carry_out, write_page
+
     sizes = FULL if full else DEFAULT
     folder = out or Path("runs") / f"study-patching-errors{'-full' if full else ''}"
     console = make_console()
