@@ -32,7 +32,7 @@ def test_the_figures_by_hand() -> None:
     assert found.pearson == pytest.approx(np.corrcoef(values.mean(1), truth.mean(1))[0, 1])
     # Means of the exact 1 4 2 1 .5 .01, of the estimate 1.5 3 2 1 -.5 3; ties share a rank.
     assert found.spearman == pytest.approx(np.corrcoef([3.5, 6, 5, 3.5, 2, 1], [3, 5.5, 4, 2, 1, 5.5])[0, 1])
-    assert found.overlap == {3: pytest.approx(2 / 3), 5: pytest.approx(4 / 5), 10: 1.0, 20: 1.0}
+    assert found.overlap == {3: pytest.approx(2 / 3), 5: pytest.approx(4 / 5), 10: None, 20: None}
     assert found.sign_errors == pytest.approx(1 / 5)  # the last exact mean is too small to have a sign
     assert found.backward_passes == pytest.approx(1 / 6)
     assert found.scale == 1
@@ -69,6 +69,25 @@ def test_what_estimates_no_effect_is_scaled_first() -> None:
     assert by_name["random"].l1_error > 0.3
     assert by_name["atp-star"].sign_errors is None
     assert by_name["atp-star"].scale == 1
+
+
+def test_a_negative_scale_turns_neither_correlation_nor_signs() -> None:
+    exact = assay.activation_patching(wrapped("llama"), random_pairs(2), sites="heads", force=True)
+    against = replace(exact, values=-exact.values, exact=False)
+    found = compared(METHODS["random"], against, exact, 3, 12)
+    assert found.scale == pytest.approx(-1)
+    assert (found.pearson, found.spearman) == (pytest.approx(-1), pytest.approx(-1))
+    assert found.l1_error == pytest.approx(0)
+
+
+def test_overlap_of_absolute_scores_is_with_absolute_effects() -> None:
+    exact = assay.activation_patching(wrapped("llama"), random_pairs(2), sites="heads", force=True)
+    values = np.zeros_like(exact.values)
+    values[0], values[1], values[2] = [5.0, -5], [1.0, 1], [0.5, 0.5]
+    exact = replace(exact, values=values)
+    absolute = replace(exact, values=np.abs(values), exact=False, signed=False)
+    found = compared(METHODS["atp-star"], absolute, exact, 2, 12)
+    assert (found.overlap[2], found.l1_error, found.pearson) == (1, 0, pytest.approx(1))
 
 
 def test_phrases() -> None:

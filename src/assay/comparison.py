@@ -38,7 +38,7 @@ class Comparison:
     pearson: float | None
     """Of the means over prompts."""
     spearman: float | None
-    overlap: dict[int, float]
+    overlap: dict[int, float | None]
     """Share of the k largest absolute means that are among the exact ones' k."""
     sign_errors: float | None
     """Share of the components with an exact mean above 1 % of the largest whose estimate has the other sign."""
@@ -96,8 +96,8 @@ def compared(method: Method, scores: Scores, exact: Scores, k: int, layers: int)
     if not method.estimates_effect:
         square = float((values**2).sum())
         scale = float((values * truth).sum()) / square if square else 0.0
-    values = values * scale
     mean, true_mean = values.mean(1), truth.mean(1)
+    values = values * scale  # ranks, correlations and signs are the method's own: a negative scale would turn them
     large = np.abs(true_mean) > SMALL * np.abs(true_mean).max(initial=0.0)
     total = np.abs(truth).sum()
     passes = method.backward_passes(scores.components, layers)
@@ -108,7 +108,7 @@ def compared(method: Method, scores: Scores, exact: Scores, k: int, layers: int)
         l1_error=float(np.abs(values - truth).sum() / total) if total else 0.0,
         pearson=_correlation(mean, true_mean),
         spearman=_correlation(_ranks(mean), _ranks(true_mean)),
-        overlap={size: _overlap(scores.importance, exact.importance, size) for size in sorted({*OVERLAPS, k})},
+        overlap={size: _overlap(mean, true_mean, size) for size in sorted({*OVERLAPS, k})},
         sign_errors=float((np.sign(mean) != np.sign(true_mean))[large].mean())
         if method.signed and any(large)
         else None,
@@ -140,10 +140,12 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float | None:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _overlap(a: np.ndarray, b: np.ndarray, k: int) -> float:
-    size = min(k, len(a))
-    top = [set(np.argsort(-np.abs(values), kind="stable")[:size].tolist()) for values in (a, b)]
-    return len(top[0] & top[1]) / size
+def _overlap(a: np.ndarray, b: np.ndarray, k: int) -> float | None:
+    """None where every component is among the k largest."""
+    if k >= len(a):
+        return None
+    top = [set(np.argsort(-np.abs(values), kind="stable")[:k].tolist()) for values in (a, b)]
+    return len(top[0] & top[1]) / k
 
 
 def parse_methods(text: str) -> list[Method]:

@@ -27,7 +27,9 @@ def _self_patch(model: Model) -> Check:
     last = torch.full((rows, 1), positions - 1, device=ids.device)
     tokens = torch.zeros_like(last).unsqueeze(-1)
     targets = Targets(last, tokens, tokens + 1, torch.ones(rows, device=ids.device, dtype=torch.long))
-    batch = Batch(ids, ids, torch.zeros_like(last[:, 0]), targets, torch.arange(rows))
+    batch = Batch(
+        ids, ids, torch.zeros_like(last[:, 0]), targets, torch.arange(rows), torch.zeros(rows, dtype=torch.long)
+    )
     response = Response(model, batch, METRICS["logit-diff"], heads(model) + mlps(model), savings=NO_SAVING)
     change = (response.value(1) - response.base_values).abs().max()
     largest = model.logits(response.base.residuals[-1][:, -1]).abs().max()

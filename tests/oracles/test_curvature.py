@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,6 +204,19 @@ def test_errors_of_a_sum_over_rows_add_in_quadrature() -> None:
     ratio = seen / reported
     assert (ratio > 0.40).all()
     assert (ratio < 1.95).all()
+
+
+def test_copies_of_a_pair_have_probes_of_their_own() -> None:
+    model, metric = wrapped("llama"), METRICS["logit-diff"]
+    (pair,) = random_pairs(1, lengths=(7,)).pairs
+    pairs = PromptPairs(tuple(replace(pair, id=str(number)) for number in range(4)), metric="logit-diff")
+    (batch,) = make_batches(model, encode(model, pairs, metric), "denoise", 1 << 30)
+    response = Response(model, batch, metric, select(model, "heads"))
+    found = [sampled(response, 10, seed) for seed in range(60)]
+    seen = torch.stack([each.curvature.mean(1) for each in found]).var(0, correction=1)
+    reported = torch.stack([each.standard_error.square().sum(1) / 16 for each in found]).mean(0)
+    moved = reported > 0
+    assert 0.6 < (seen / reported)[moved].mean() < 1.5
 
 
 @pytest.mark.parametrize("sites", ["heads,mlps", "neurons", "heads@last"])

@@ -226,6 +226,58 @@ def test_workers_refuse_a_model_that_was_changed(folder: Path, monkeypatch: pyte
         orders[0](lambda _: None)
 
 
+@pytest.mark.parametrize("what", ["scaling", "buffer", "class"])
+def test_workers_refuse_a_model_whose_change_no_hash_sees(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    model = assay.load(folder)
+    orders: list[Order] = []
+
+    def run(self, order: Order, tasks, advance, here):
+        orders.append(order)
+        yield from ()
+
+    monkeypatch.setattr(LocalProcesses, "run", run)
+    layer = model.hf.model.layers[1]
+    if what == "scaling":
+        layer.self_attn.scaling *= 0.3
+    elif what == "buffer":
+        model.hf.model.rotary_emb.inv_freq.mul_(0.5)
+    else:
+        layer.mlp.__class__ = type("Doubled", (type(layer.mlp),), {"forward": doubled})
+    with pytest.raises(KeyError):  # nothing was computed
+        assay.activation_patching(model, random_pairs(2), jobs=2, force=True)
+    with pytest.raises(ModelError, match="other logits than here"):
+        orders[0](lambda _: None)
+
+
+def doubled(mlp: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return 2 * type(mlp).__bases__[0].forward(mlp, x)
+
+
+def test_workers_refuse_a_metric_that_reads_something_else_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[Order] = []
+
+    def run(self, order: Order, tasks, advance, here):
+        orders.append(order)
+        yield from ()
+
+    monkeypatch.setattr(LocalProcesses, "run", run)
+    mine = replace(METRICS["log-prob"], name="mine", row_values=scaled)
+    with pytest.raises(KeyError):
+        assay.activation_patching(assay.load(folder), random_pairs(2), metric=mine, jobs=2, force=True)
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 2.0)
+    with pytest.raises(ModelError, match="code of the metric"):
+        orders[0](lambda _: None)
+
+
+SCALE = 1.0
+
+
+def scaled(logits: torch.Tensor, targets: object) -> torch.Tensor:
+    return SCALE * logits.mean((1, 2))
+
+
 def prompts(path: Path) -> Path:
     """Sorting tasks of many lengths, each a block of its own."""
     lines = []

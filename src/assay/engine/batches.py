@@ -35,6 +35,8 @@ class Batch:
     targets: Targets
     examples: Tensor
     """(R,) which example each row belongs to."""
+    copies: Tensor
+    """(R,) how many examples before it have the row's tokens."""
 
     @cached_property
     def start(self) -> int:
@@ -53,8 +55,9 @@ class Batch:
         """Some of the rows."""
         index = torch.arange(self.rows, device=self.base.device)[rows]
         return Batch(
-            self.base[rows], self.source[rows], self.starts[rows], self.targets.rows(index), self.examples[rows]
-        )
+            self.base[rows], self.source[rows], self.starts[rows], self.targets.rows(index), self.examples[rows],
+            self.copies[rows],
+        )  # fmt: skip
 
     def mask(self, position: Position) -> Tensor | None:
         """(R, T) bool: where a component at this position is patched; None for all positions.
@@ -88,9 +91,12 @@ def make_batches(
         by_start: replay runs from the first difference of a batch on, so it is worth a group of its own where many
             patches are to be run; with ``False`` the groups are fewer and larger, as a single pass likes them.
     """
-    groups: defaultdict[tuple[int, int, int], list[Row]] = defaultdict(list)
+    groups: defaultdict[tuple[int, int, int], list[tuple[Row, int]]] = defaultdict(list)
+    with_tokens: defaultdict[tuple[object, ...], dict[int, int]] = defaultdict(dict)
     for row in rows:
-        groups[len(row.clean), row.first_difference if by_start else 0, len(row.positions)].append(row)
+        same = with_tokens[tuple(row.clean), tuple(row.corrupted)]
+        copy = same.setdefault(row.example, len(same))
+        groups[len(row.clean), row.first_difference if by_start else 0, len(row.positions)].append((row, copy))
     batches = []
     for (length, _, _), members in groups.items():
         most = max(1, memory // recording_bytes(model, length))
@@ -99,7 +105,9 @@ def make_batches(
     return batches
 
 
-def _batch(model: Model, rows: Sequence[Row], direction: Direction) -> Batch:
+def _batch(model: Model, members: Sequence[tuple[Row, int]], direction: Direction) -> Batch:
+    rows = [row for row, _ in members]
+
     def tensor(values: Sequence[object]) -> Tensor:
         return torch.tensor(values, device=model.device)
 
@@ -114,7 +122,9 @@ def _batch(model: Model, rows: Sequence[Row], direction: Direction) -> Batch:
         sign=tensor([row.sign for row in rows]),
     )
     starts = tensor([row.first_difference for row in rows])
-    return Batch(base, source, starts, targets, tensor([row.example for row in rows]))
+    return Batch(
+        base, source, starts, targets, tensor([row.example for row in rows]), tensor([copy for _, copy in members])
+    )
 
 
 def _members(sets: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[list[list[int]]]:

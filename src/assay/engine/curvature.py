@@ -187,7 +187,7 @@ class _Kind:
         return self._products(products) * signs
 
     def _signs(self, number: int, seed: int) -> Tensor:
-        """(C, rows) of +-1, by the seed and the rows' tokens.
+        """(C, rows) of +-1, by the seed, the rows' tokens, and which of the examples with the same tokens it is.
 
         The row of a wrong answer may have the tokens of the right one's, and must not have its signs: the errors of an
         example's rows add in quadrature.
@@ -197,8 +197,9 @@ class _Kind:
         kind = list(KINDS).index(self.site)
         tokens = torch.cat([self.batch.base, self.batch.source], dim=1).tolist()
         wrong = (self.batch.targets.sign < 0).long().tolist()
+        told_apart = [[2, copy] if copy else [] for copy in self.batch.copies.tolist()]
         for row in range(self.batch.rows):
-            generator = np.random.default_rng([seed, kind, number, *tokens[row], *[1] * wrong[row]])
+            generator = np.random.default_rng([seed, kind, number, *tokens[row], *[1] * wrong[row], *told_apart[row]])
             signs[mine, row] = generator.integers(0, 2, len(mine)) * 2 - 1
         return torch.from_numpy(signs).to(self.response.model.device)
 

@@ -23,7 +23,7 @@ from assay.model import Model
 from assay.scale import InProcess, LocalProcesses
 from assay.store import RunFolder
 from assay.store.differences import differences
-from assay.store.files import asks_for_more, read_run_json
+from assay.store.files import SHARDS_KEPT, allows_more, read_run_json
 
 if TYPE_CHECKING:
     from assay.methods.method import Method
@@ -166,7 +166,7 @@ def require_finished(folder: RunFolder, configuration: dict[str, Any], limit: st
     """Refuse a finished run folder that is not of this configuration; False if it is to be gone on with.
 
     Args:
-        limit: see `assay.store.files.asks_for_more`.
+        limit: see `assay.store.files.allows_more`.
 
     Raises:
         StoreError: the message names what differs.
@@ -174,8 +174,8 @@ def require_finished(folder: RunFolder, configuration: dict[str, Any], limit: st
     run = read_run_json(folder.path)
     there = run["configuration"]
     more = False
-    if limit is not None and asks_for_more(run, there, configuration, limit):
-        there, more = {**there, limit: configuration[limit]}, True
+    if limit is not None and allows_more(there, configuration, limit):
+        there, more = {**there, limit: configuration[limit]}, bool(run.get(SHARDS_KEPT))
     if different := differences(there, json.loads(json.dumps(configuration))):
         raise StoreError(
             f"{folder.path} holds a finished run of another configuration:\n"

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -119,6 +120,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
     It reaches a whole group of processes; workers are ended by their parent.
     """
+    resource_tracker.ensure_running()  # its start lets interrupts through again
     in_main_thread = threading.current_thread() is threading.main_thread()
     held: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main_thread else None
@@ -135,6 +137,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 def _serve(pipe: Connection, warm_up: Callable[[], object] | None) -> None:
     """The life of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if warm_up is not None:
         with suppress(Exception):  # where what it does is needed, it fails again, and is told

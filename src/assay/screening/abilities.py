@@ -8,6 +8,11 @@ from assay.data.metrics import Metric
 from assay.engine.batches import Direction
 from assay.model import Model
 
+SMOOTH = {
+    "gelu", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh", "gelu_pytorch_tanh",
+    "quick_gelu", "laplace", "mish", "sigmoid", "silu", "swish", "tanh", "linear",
+}  # fmt: skip
+"""Activation functions, as transformers calls them, with a second derivative everywhere."""
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
 """What configurations call the activation function."""
 
@@ -45,7 +50,8 @@ def abilities(model: Model, metric: Metric, direction: Direction, probes: int) -
         )
     elif not probes:
         notes.append("No curvature is probed (--probes 0), so there is no R and nothing is flagged.")
-    kinked = any("relu" in str(getattr(model.config, name, "")) for name in ACTIVATIONS)
+    activations = {getattr(model.config, name, None) for name in ACTIVATIONS} - {None}
+    kinked = not activations <= SMOOTH or getattr(model.config, "clip_qkv", None) is not None
     return Abilities(True, bool(probes) and not routed and not half, not routed and not kinked, tuple(notes))
 
 

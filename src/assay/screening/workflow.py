@@ -53,7 +53,7 @@ from assay.screening.estimates import (
     estimates_with,
 )
 from assay.screening.exhaustion import kinds_to_exhaust
-from assay.screening.prices import HVP, Prices
+from assay.screening.prices import Prices
 from assay.screening.result import ScreenedScores, Stage
 from assay.sites import AnySites
 from assay.store import RunFolder
@@ -320,7 +320,7 @@ class _Workflow:
         wanted = live[wanted[(reach & known.flagged[live])[wanted]]]
         method = correction_by(self.options.fix)
         segments = SEGMENTS if self.options.fix == "ms-hvp" else 1
-        price = np.cumsum(self.prices.exact[wanted]) * HVP * segments + self.prices.recordings
+        price = np.cumsum(self.prices.curvature[wanted]) * segments + self.prices.recordings
         paid = price <= self._left - self.prices.recordings - self.prices.exact.min()
         if not paid.any():
             return estimates
