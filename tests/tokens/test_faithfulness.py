@@ -10,6 +10,7 @@ import pytest
 import assay
 from assay.engine.cost import CostMeter
 from assay.errors import DataError, OptionError
+from assay.report.explanations import faithfulness_rows
 from assay.tokens.baselines import Baseline
 from assay.tokens.faithfulness import KEYS, MOST, PERCENT_FIRST, PERCENT_LAST, Faithfulness, counts_of, curves_of
 from assay.tokens.methods import Inputs, Setting, inputs_of, replaced_values
@@ -118,7 +119,7 @@ def test_on_a_linear_model_the_true_order_is_first_and_the_reversed_one_last() -
 def faithfulness(values: np.ndarray, full: np.ndarray, spread: float = 0.1) -> Faithfulness:
     methods, n = values.shape[0], values.shape[-1]
     names = (*(f"m{i}" for i in range(methods - 1)), "random")
-    return Faithfulness(names, "logits", values, np.full((len(KEYS), n), spread), full)
+    return Faithfulness(names, "logits", KEYS, values, np.full((len(KEYS), n), spread), full)
 
 
 def test_shares_refuse_a_denominator_near_zero() -> None:
@@ -169,6 +170,30 @@ def test_it_is_measured_kept_and_read(tmp_path: object) -> None:
         np.testing.assert_array_equal(again[2].scores[method], found[2].scores[method])
     alone = assay.explain_all(model, questions[2:3], methods, baseline="mean", faithfulness=True)
     np.testing.assert_allclose(alone[0].scores["leave-one-out"], found[2].scores["leave-one-out"], atol=1e-11)
+
+
+def test_curves_that_are_not_wanted_are_not_run(tmp_path: object) -> None:
+    setting, inputs = prepared(wrapped("llama"))
+    scores = {"mine": np.random.default_rng(3).standard_normal(len(TEXT))}
+    both = curves_of(setting, inputs, scores)
+    before = setting.cost.layer_tokens_forward
+    shares = curves_of(setting, inputs, scores, curves=["shares"])
+    assert setting.cost.layer_tokens_forward - before < before / 2
+    assert shares.keys == tuple(key for key in KEYS if key[1] == "shares")
+    kept = [column for column, key in enumerate(KEYS) if key in shares.keys]
+    np.testing.assert_allclose(shares.methods, both.methods[:, kept], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(shares.random, both.random[:, kept], rtol=0, atol=1e-11)
+
+    question = assay.Question(words(TEXT), f" w{TARGET}")
+    options = {"baseline": "mean", "faithfulness": True, "curves": ["shares"]}
+    found = assay.explain_all(setting.model, [question], "leave-one-out", **options)
+    found.save(tmp_path / "run")
+    again = assay.Explanations.load(tmp_path / "run").faithfulness
+    assert again.keys == shares.keys
+    assert set(again.summary()["steps"]) == {"shares"}
+    assert len(faithfulness_rows(again, 0)) == 1 + 2 * 2
+    with pytest.raises(OptionError, match="one or both of counts and shares"):
+        assay.explain_all(setting.model, [question], "leave-one-out", curves=["share"])
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

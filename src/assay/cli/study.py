@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from assay.cli.console import make_console
+from assay.errors import OptionError
+
+if TYPE_CHECKING:
+    from assay.data.readers.yes_no import YesNoPrompts
 
 study = typer.Typer(no_args_is_help=True, help="Experiments of papers, end to end.")
 
@@ -45,3 +49,54 @@ def patching_errors(
         carry_out(folder, sizes, sizes.settings(), load, lambda what: console.print(escape(what)), progress=True)
     written = write_page(folder, page or folder / "patching-errors.md")
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
+
+
+@study.command("gim-tokens")
+def gim_tokens(
+    full: Annotated[
+        bool, typer.Option("--full", help="Several times as many and longer texts, contrasts on every task.")
+    ] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=FILE or NAME=hf:owner/name, several times: boolq, fever, scifact, movies, hatexplain, twitter.",
+            metavar="NAME=FILE",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-gim-tokens[-full].")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Markdown file to write. Default: gim-tokens.md in the folder.")
+    ] = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Measure nothing; write the page of what is there.")
+    ] = False,
+) -> None:
+    """Do GIM's first tokens matter more than those of other attributions? (arXiv 2505.17630.)
+
+    Comprehensiveness and sufficiency on SmolLM2-135M and Gemma 3 270M, with GIM's parts left out in turn. What is
+    measured is kept: stopped at any moment, the same command goes on.
+    """
+    from assay.model.loading import load
+    from assay.studies import gim_tokens as gim
+
+    sizes = gim.FULL if full else gim.DEFAULT
+    folder = out or Path("runs") / f"study-gim-tokens{'-full' if full else ''}"
+    console = make_console()
+    if not page_only:
+        rows = _data_sets(data or [])
+        settings = sizes.settings(list(rows))
+        gim.carry_out(folder, sizes, settings, load, rows, lambda what: console.print(escape(what)))
+    written = gim.write_page(folder, page or folder / "gim-tokens.md")
+    console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
+
+
+def _data_sets(given: list[str]) -> dict[str, YesNoPrompts]:
+    from assay.data.readers.yes_no import read_yes_no
+
+    found: dict[str, YesNoPrompts] = {}
+    for each in given:
+        name, equals, source = each.partition("=")
+        if not equals or not source or name in found:
+            raise OptionError(f"--data is like boolq=FILE or boolq=hf:owner/name, each name once; not {each!r}.")
+        found[name] = read_yes_no(name, source)
+    return found

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from assay.report.html import make_environment
 from assay.tokens import Explanation, Explanations, Faithfulness
-from assay.tokens.faithfulness import KEYS, NOISES, RANDOM
+from assay.tokens.faithfulness import NOISES, RANDOM
 from assay.tokens.result import visible
 
 TEXTS_IN_TERMINAL = 8
@@ -149,7 +149,7 @@ def faithfulness_rows(found: Faithfulness, seed: int) -> list[list[str]]:
     summary, differences = found.summary(seed), found.differences(seed)
     rows = [["method", "measure", "k over", found.metric_unit, "probability"]]
     for method in found.methods:
-        for measure, steps in dict.fromkeys((measure, steps) for measure, steps, _ in KEYS):
+        for measure, steps in dict.fromkeys((measure, steps) for measure, steps, _ in found.keys):
             row = [method, measure, steps]
             for unit in (found.metric_unit, "probability"):
                 at = {"measure": measure, "steps": steps, "unit": unit}

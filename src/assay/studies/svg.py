@@ -9,7 +9,7 @@ from html import escape
 
 WIDTH, HEIGHT = 640, 380
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 20, 50
-COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b35806", "#4d4d4d")
+COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b35806", "#4d4d4d", "#c51b7d")
 GREY = "#667085"
 """Readable on white and on black."""
 
@@ -27,6 +27,16 @@ class Line:
     def points(self) -> list[tuple[float, float]]:
         pairs = zip(self.x, self.y, strict=True)
         return [(float(x), float(y)) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One value with its interval for each row of a chart; those that are not finite are left out."""
+
+    name: str
+    values: Sequence[float]
+    lower: Sequence[float]
+    upper: Sequence[float]
 
 
 def line_chart(lines: Sequence[Line], *, x_title: str, y_title: str, log_x: bool = False, log_y: bool = False) -> str:
@@ -66,6 +76,41 @@ def line_chart(lines: Sequence[Line], *, x_title: str, y_title: str, log_x: bool
         x = WIDTH - RIGHT + 12
         parts.append(f'<path d="M{x} {y - 4}h18" stroke="{colour}" stroke-width="2"{dash}/>')
         parts.append(f'<text x="{x + 24}" y="{y}">{escape(line.name)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def dot_chart(rows: Sequence[str], series: Sequence[Dots], *, x_title: str) -> str:
+    """Dots with intervals, one line a series within each named row, as an SVG document."""
+    left, pitch = 180, 11 * len(series) + 10
+    bottom = TOP + pitch * len(rows)
+    ends = [end for each in series for end in (*each.values, *each.lower, *each.upper) if math.isfinite(end)]
+    across = _Axis([0.0, *ends], False, left, WIDTH - RIGHT)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 50}" width="{WIDTH}" '
+        f'height="{bottom + 50}" font-family="sans-serif" font-size="12" fill="{GREY}">'
+    ]
+    for value in across.ticks:
+        x, strength = across.place(value), 0.8 if value == 0 else 0.2
+        parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{GREY}" stroke-opacity="{strength}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>')
+    middle = (left + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{bottom + 38}" text-anchor="middle">{escape(x_title)}</text>')
+    for row, name in enumerate(rows):
+        centre = TOP + pitch * (row + 0.5)
+        parts.append(f'<text x="{left - 8}" y="{centre + 4:.1f}" text-anchor="end">{escape(name)}</text>')
+        for number, each in enumerate(series):
+            colour, y = COLOURS[number % len(COLOURS)], centre + 11 * (number - (len(series) - 1) / 2)
+            if not math.isfinite(each.values[row]):
+                continue
+            if math.isfinite(each.lower[row]) and math.isfinite(each.upper[row]):
+                low, high = across.place(each.lower[row]), across.place(each.upper[row])
+                parts.append(f'<path d="M{low:.1f} {y:.1f}H{high:.1f}" stroke="{colour}" stroke-width="2"/>')
+            x = across.place(each.values[row])
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
+    for number, each in enumerate(series):
+        x, y, colour = WIDTH - RIGHT + 12, TOP + 12 + 20 * number, COLOURS[number % len(COLOURS)]
+        parts.append(f'<circle cx="{x + 8}" cy="{y - 4}" r="3.5" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 24}" y="{y}">{escape(each.name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

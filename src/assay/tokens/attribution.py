@@ -19,7 +19,16 @@ from assay.model.attention import exclusive
 from assay.model.backward import installed, rule_set
 from assay.tokens.baselines import DEFAULT as DEFAULT_BASELINE
 from assay.tokens.baselines import Baseline
-from assay.tokens.faithfulness import DRAWS, Faithfulness, TextFaithfulness, curves_of, replaceable, require_draws
+from assay.tokens.faithfulness import (
+    DRAWS,
+    STEPS,
+    Faithfulness,
+    TextFaithfulness,
+    curves_of,
+    keys_of,
+    replaceable,
+    require_draws,
+)
 from assay.tokens.methods import (
     DEFAULT_METHOD,
     DEFAULT_STEPS,
@@ -89,6 +98,7 @@ def explain_all(
     steps: int = DEFAULT_STEPS,
     faithfulness: bool = False,
     draws: int = DRAWS,
+    curves: Sequence[str] = STEPS,
     seed: int = 0,
     memory: str = DEFAULT_MEMORY,
     progress: bool = False,
@@ -103,6 +113,7 @@ def explain_all(
         steps: of integrated gradients.
         faithfulness: measure comprehensiveness and sufficiency; all texts then need a metric of one unit.
         draws: random orders to compare with there.
+        curves: what k runs over there: ``counts``, ``shares`` or both. Counts take up to 100 runs an order, shares 10.
         seed: of random scores and orders.
         memory: working memory, such as ``2G``.
 
@@ -113,6 +124,7 @@ def explain_all(
     """
     chosen = methods_named(methods)
     require_numbers(steps, draws)
+    keys_of(curves)
     limit = parse_memory(memory)
     model.require_ready()
     for method in chosen:
@@ -136,12 +148,12 @@ def explain_all(
             if faithfulness:
                 ranked = {name: scores for name, scores in item.scores.items() if name != "random"}
                 with setting.cost.stage("faithfulness"):
-                    measured.append(curves_of(setting, inputs, ranked, draws))
+                    measured.append(curves_of(setting, inputs, ranked, draws, curves))
         passes = sum(len(row.clean) for one in asked for row in one.rows) * model.n_layers
     names = tuple(method.name for method in chosen)
     configuration: dict[str, Any] = {
         "methods": list(names), "baseline": baseline, "chat": chat, "steps": steps, "seed": seed, "memory": memory,
-        "faithfulness": faithfulness, "draws": draws,
+        "faithfulness": faithfulness, "draws": draws, "curves": list(curves),
     }  # fmt: skip
     provenance = {
         "model": {**describe_model(model, model.weight_hash), "configuration_sha256": model.configuration_hash},

@@ -12,7 +12,7 @@ or over shares of n: the first 1, 5, 10, 20 and 50 % are replaced for comprehens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any, Self
@@ -32,21 +32,36 @@ PERCENT_LAST = (50, 80, 90, 95, 99)
 DRAWS = 5
 RANDOM = "random"
 MEASURES, STEPS, UNITS = ("comprehensiveness", "sufficiency"), ("counts", "shares"), ("metric", "probability")
-KEYS = tuple(product(MEASURES, STEPS, UNITS))
+Key = tuple[str, str, str]
+KEYS: tuple[Key, ...] = tuple(product(MEASURES, STEPS, UNITS))
 NOISES = 2.0
 """A text's own value is no denominator unless it exceeds so many standard deviations over random orders."""
 
 
+def keys_of(curves: Sequence[str]) -> tuple[Key, ...]:
+    """What is measured for these curves, in the order of KEYS.
+
+    Raises:
+        OptionError: not one or two of `STEPS`.
+    """
+    if not curves or len(set(curves)) < len(curves) or not set(curves) <= set(STEPS):
+        raise OptionError(f"curves are one or both of {' and '.join(STEPS)}, not {list(curves)}.")
+    return tuple(key for key in KEYS if key[1] in curves)
+
+
 @dataclass(frozen=True)
 class TextFaithfulness:
-    """Of one text: KEYS in a row for each method, and for each random order."""
+    """Of one text: K measures in a row for each method, and for each random order."""
+
+    keys: tuple[Key, ...]
+    """K of KEYS."""
 
     full: Numbers
     """(2,): M and the probability of the text."""
     methods: Numbers
-    """(methods, KEYS)"""
+    """(methods, K)"""
     random: Numbers
-    """(draws, KEYS)"""
+    """(draws, K)"""
 
 
 def replaceable(inputs: Inputs) -> list[int]:
@@ -75,13 +90,21 @@ def counts_of(n: int) -> dict[tuple[str, str], list[int]]:
     }
 
 
-def curves_of(setting: Setting, inputs: Inputs, scores: Mapping[str, Numbers], draws: int = DRAWS) -> TextFaithfulness:
+def curves_of(
+    setting: Setting,
+    inputs: Inputs,
+    scores: Mapping[str, Numbers],
+    draws: int = DRAWS,
+    curves: Sequence[str] = STEPS,
+) -> TextFaithfulness:
     """All measures of all methods on one text; each distinct set of replaced tokens is run once.
 
     Args:
         scores: T for each method; higher is first, ties in the order of the text.
         draws: random orders.
+        curves: what k runs over.
     """
+    keys = keys_of(curves)
     positions = np.array(replaceable(inputs))
     orders = [positions[np.argsort(-values[positions], kind="stable")] for values in scores.values()]
     orders += [
@@ -99,7 +122,7 @@ def curves_of(setting: Setting, inputs: Inputs, scores: Mapping[str, Numbers], d
         return masks[mask.tobytes()]
 
     whole = run_of(positions[:0])
-    counts = counts_of(len(positions))
+    counts = {key: ks for key, ks in counts_of(len(positions)).items() if key[1] in curves}
     wanted = [
         {
             (measure, steps): [run_of(order[:k] if measure == MEASURES[0] else order[len(order) - k :]) for k in ks]
@@ -110,9 +133,9 @@ def curves_of(setting: Setting, inputs: Inputs, scores: Mapping[str, Numbers], d
     values = replaced_values(setting, inputs, np.stack(distinct))
     drops = values[:, [whole]] - values
     rows = np.array(
-        [[drops[UNITS.index(unit), order[key, steps]].mean() for key, steps, unit in KEYS] for order in wanted]
+        [[drops[UNITS.index(unit), order[key, steps]].mean() for key, steps, unit in keys] for order in wanted]
     )
-    return TextFaithfulness(values[:, whole], rows[: len(scores)], rows[len(scores) :])
+    return TextFaithfulness(keys, values[:, whole], rows[: len(scores)], rows[len(scores) :])
 
 
 def require_draws(draws: int) -> None:
@@ -127,10 +150,12 @@ class Faithfulness:
 
     methods: tuple[str, ...]
     metric_unit: str
+    keys: tuple[Key, ...]
+    """K of KEYS: measure, what k runs over, unit."""
     values: Numbers
-    """(methods, KEYS, n) mean drops."""
+    """(methods, K, n) mean drops."""
     spread: Numbers
-    """(KEYS, n) standard deviation over random orders."""
+    """(K, n) standard deviation over random orders."""
     full: Numbers
     """(2, n) M and probability of the texts."""
 
@@ -140,6 +165,7 @@ class Faithfulness:
         return cls(
             (*methods, RANDOM),
             metric_unit,
+            texts[0].keys,
             np.stack(values, axis=-1),
             np.stack([text.random.std(0, ddof=1) for text in texts], axis=-1),
             np.stack([text.full for text in texts], axis=-1),
@@ -147,12 +173,12 @@ class Faithfulness:
 
     @property
     def shares(self) -> Numbers:
-        """(methods, KEYS, n) drops as shares of the text's own value, as in arXiv 2505.17630.
+        """(methods, K, n) drops as shares of the text's own value, as in arXiv 2505.17630.
 
         NaN where that value is not positive, or within `NOISES` standard deviations of 0 of what random orders of
         tokens move it by: such a quotient says nothing.
         """
-        own = self.full[[UNITS.index(unit) for _, _, unit in KEYS]]
+        own = self.full[[UNITS.index(unit) for _, _, unit in self.keys]]
         usable = own > NOISES * self.spread
         return np.where(usable, self.values / np.where(usable, own, 1.0), np.nan)
 
@@ -163,7 +189,7 @@ class Faithfulness:
         rows = []
         for number, method in enumerate(self.methods):
             spread = bootstrap_mean(self.values[number], seed=seed)
-            for key, (measure, steps, unit) in enumerate(KEYS):
+            for key, (measure, steps, unit) in enumerate(self.keys):
                 usable = ~np.isnan(shares[number, key])
                 rows.append(
                     {
@@ -189,7 +215,7 @@ class Faithfulness:
         for first, second in combinations(range(len(self.methods)), 2):
             difference = self.values[first] - self.values[second]
             spread = bootstrap_mean(difference, seed=seed)
-            for key, (measure, steps, unit) in enumerate(KEYS):
+            for key, (measure, steps, unit) in enumerate(self.keys):
                 rows.append(
                     {
                         "first": self.methods[first],
@@ -210,7 +236,7 @@ class Faithfulness:
         return {
             "methods": list(self.methods),
             "metric_unit": self.metric_unit,
-            "keys": [list(key) for key in KEYS],
+            "keys": [list(key) for key in self.keys],
             **arrays,
         }
 
@@ -223,10 +249,9 @@ class Faithfulness:
         """
         values, spread, full = (np.asarray(found[name], np.float64) for name in ("values", "spread", "full"))
         methods = tuple(found["methods"])
+        keys = tuple(key for key in KEYS if list(key) in found["keys"])
         n = full.shape[-1]
         shapes = (values.shape, spread.shape, full.shape)
-        if [tuple(key) for key in found["keys"]] != list(KEYS) or shapes != (
-            (len(methods), len(KEYS), n), (len(KEYS), n), (2, n)
-        ):  # fmt: skip
+        if len(keys) != len(found["keys"]) or shapes != ((len(methods), len(keys), n), (len(keys), n), (2, n)):
             raise ValueError("faithfulness is of other measures, or its arrays do not fit together")
-        return cls(methods, found["metric_unit"], values, spread, full)
+        return cls(methods, found["metric_unit"], keys, values, spread, full)

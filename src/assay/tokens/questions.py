@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,11 @@ def _continued(
             raise DataError(f"{question.id} has token {max(ids)}, beyond the {model.vocab_size} of {model.name}.")
         return tuple(ids), ()
     pairs = PromptPairs((PromptPair(text, text, answer, id=question.id),))
-    (row,) = encode(model, pairs, METRICS["log-prob"])
+    try:
+        (row,) = encode(model, pairs, METRICS["log-prob"])
+    except DataError as error:  # it speaks of pairs, and there are none here
+        pair = rf"(The clean prompt of )?[Pp]air {re.escape(repr(question.id))}"
+        raise DataError(re.sub(pair, lambda _: question.id, str(error), count=1)) from error
     return row.clean[: row.positions[0] + 1], row.tokens
 
 

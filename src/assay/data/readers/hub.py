@@ -36,21 +36,7 @@ def fetch_rows(text: str, columns: Columns) -> bytes:
     Raises:
         DataError: the extra is not installed, or the data set cannot be had.
     """
-    name, config, split = parse_name(text)
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"Reading {text} needs the package datasets, which is not installed: pip install 'assay[datasets]'."
-        ) from error
-    try:
-        table: Any = datasets.load_dataset(name, config, split=split)
-    except Exception as error:  # the library, its readers and its network layer share no base class
-        reason = str(error).strip() or type(error).__name__
-        raise DataError(
-            f"The data set {name} (config {config or 'default'}, split {split}) cannot be loaded: {reason}\n"
-            f"Check name and network. Form: {FORM}."
-        ) from error
+    table = _table(text)
     wanted = [columns.get(column, column) for column in KNOWN]
     kept = table.select_columns([column for column in table.column_names if column in wanted])
     missing = [column for column in wanted[:3] if column not in kept.column_names]
@@ -59,4 +45,35 @@ def fetch_rows(text: str, columns: Columns) -> bytes:
             f"{text} has no column {missing[0]!r}; it has {', '.join(map(repr, table.column_names))}. Say which are "
             "the prompts and the answer: --columns clean=...,corrupted=...,answer=..."
         )
-    return "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in kept).encode("utf-8", "surrogatepass")
+    return _as_lines(kept)
+
+
+def fetch_table(text: str) -> bytes:
+    """All columns of the rows as JSON lines.
+
+    Raises:
+        DataError: as `fetch_rows`.
+    """
+    return _as_lines(_table(text))
+
+
+def _table(text: str) -> Any:
+    name, config, split = parse_name(text)
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(
+            f"Reading {text} needs the package datasets, which is not installed: pip install 'assay[datasets]'."
+        ) from error
+    try:
+        return datasets.load_dataset(name, config, split=split)
+    except Exception as error:  # the library, its readers and its network layer share no base class
+        reason = str(error).strip() or type(error).__name__
+        raise DataError(
+            f"The data set {name} (config {config or 'default'}, split {split}) cannot be loaded: {reason}\n"
+            f"Check name and network. Form: {FORM}."
+        ) from error
+
+
+def _as_lines(table: Any) -> bytes:
+    return "\n".join(json.dumps(row, ensure_ascii=False, default=str) for row in table).encode("utf-8", "surrogatepass")

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from assay.comparison import Comparison, compared, describe_method
 from assay.data.baseline import Baseline
-from assay.errors import StoreError
 from assay.methods.method import Method
 from assay.methods.registry import METHODS
 from assay.scores import Scores
+from assay.studies.folder import read_json
 from assay.studies.patching_errors.measuring import SAMPLE, STUDY
 from assay.studies.patching_errors.settings import OTHERS, SAMPLED, Setting, Sizes
 from assay.studies.recorded import Recorded
 from assay.studies.response_tables import RecordedResponse
 
 Array = NDArray[np.float64]
+WHAT = "a study of patching errors"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def read_sizes(folder: Path) -> Sizes:
     Raises:
         StoreError: there is none, or it is damaged.
     """
-    content = _read_json(folder / STUDY)
+    content = read_json(folder / STUDY, WHAT)
     tuples = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
     return Sizes(**{**content, **tuples})
 
@@ -101,7 +100,7 @@ def read_setting(folder: Path, setting: Setting, sizes: Sizes) -> Measured | Non
     inside = folder / setting.folder
     if not (inside / SAMPLE).is_file():
         return None
-    sample = _read_json(inside / SAMPLE)
+    sample = read_json(inside / SAMPLE, WHAT)
     whole = Recorded.load(inside / "estimates")
     members = sample["members"]
     tables = {name: table[members] for name, table in whole.tables.items()}
@@ -135,13 +134,3 @@ def read_setting(folder: Path, setting: Setting, sizes: Sizes) -> Measured | Non
 def _estimates(recorded: Recorded, methods: list[Method]) -> dict[str, Array]:
     response = RecordedResponse(recorded.tables)
     return {describe_method(method): response.estimates(method) for method in methods}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise StoreError(f"{path.parent} holds no study of patching errors: it has no {path.name}.") from error
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} is damaged: {error}") from error
-    return content

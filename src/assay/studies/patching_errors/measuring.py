@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from assay.model import Model
 from assay.screening.estimates import estimates_with
 from assay.sites import Selection
 from assay.store.differences import differences
+from assay.studies.folder import read_json, write_json
 from assay.studies.patching_errors.settings import HEADS, OTHERS, SCALES, Setting, Sizes
 from assay.studies.recorded import Recorded, record
 from assay.studies.response_tables import Points, recording_method
@@ -81,14 +81,9 @@ def carry_out(
 def begin(folder: Path, sizes: Sizes) -> None:
     """Note the sizes in the folder, or see that they are those that are noted there."""
     now = json.loads(json.dumps(asdict(sizes)))
-    try:
-        there = json.loads((folder / STUDY).read_text("utf-8"))
-    except FileNotFoundError:
+    if not (folder / STUDY).exists():
         write_json(folder / STUDY, now)
-        return
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{folder / STUDY} is damaged: {error}") from error
-    if different := differences(there, now):
+    elif different := differences(read_json(folder / STUDY, "a study of patching errors"), now):
         raise StoreError(f"{folder} holds a study of other sizes:\n" + "\n".join(different) + "\nChoose another --out.")
 
 
@@ -139,14 +134,3 @@ def choose(estimates: Recorded, sizes: Sizes, site: str) -> Sample:
 def _sample(members: dict[int, float], followed: dict[int, float] | None, population: int) -> Sample:
     followed = members if followed is None else followed
     return Sample(list(members), list(members.values()), list(followed), list(followed.values()), population)
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Under another name first, so that it is there whole or not at all."""
-    scratch = path.with_name(f".{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
-        scratch.rename(path)
-    except OSError as error:
-        raise StoreError(f"Cannot write {path}: {error.strerror or error}.") from error
