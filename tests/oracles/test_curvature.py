@@ -275,3 +275,27 @@ def test_rows_of_one_example_have_probes_of_their_own() -> None:
     kind = curvature._Kind(response, "heads", [each[1:] for each in response.deltas()])
     signs = torch.stack([kind._signs(number, 0) for number in range(50)])
     assert abs((signs[:, :, 0] * signs[:, :, 1]).mean()) < 0.2
+
+
+def test_copies_of_a_pair_have_probes_of_their_own() -> None:
+    """150 draws of the mean over 4 copies: its spread is what is stated, and half of it would be seen."""
+    model, metric, draws = wrapped("llama"), METRICS["logit-diff"], 150
+    pair = next(iter(random_pairs(1, lengths=(6,))))
+    rows = encode(model, PromptPairs((pair,) * 4, metric="logit-diff"), metric)
+    assert [row.copy for row in rows] == [0, 1, 2, 3]
+    for memory in (1 << 30, 1):  # side by side, and each in a batch of its own
+        batches = make_batches(model, rows, "denoise", memory)
+        assert len(batches) == (1 if memory > 1 else 4)
+        tested = [Response(model, batch, metric, select(model, "heads")) for batch in batches]
+        found = [[sampled(response, 4, seed) for response in tested] for seed in range(draws)]
+        means = torch.stack([torch.cat([each.curvature for each in of], 1).mean(1) for of in found])
+        stated = torch.stack(
+            [torch.cat([each.standard_error.square() for each in of], 1).sum(1) / 16 for of in found]
+        ).mean(0)
+        moving = stated > 1e-14
+        assert moving.sum() >= 5
+        ratio = (means.var(0, correction=1) / stated)[moving].sqrt()
+        # Of one component 149 degrees of freedom: the spread is known to 6 %.
+        assert ratio.mean().item() == pytest.approx(1, abs=0.1)
+        assert (ratio > 0.75).all()
+        assert (ratio < 1.3).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -35,6 +36,8 @@ class Row:
     sign: int = 1
     further: tuple[int, ...] = ()
     further_wrong: tuple[int, ...] = ()
+    copy: int = 0
+    """How many earlier examples have a row of the same tokens."""
 
     @property
     def first_difference(self) -> int:
@@ -97,7 +100,18 @@ def encode(model: Model, pairs: PromptPairs, metric: Metric, align: Align = "rej
             _require_fitting(model, pair, row)
         return rows
 
-    return [row for rows in of_each(rows_of, list(enumerate(pairs)), "pairs") for row in rows]
+    return _with_copies(of_each(rows_of, list(enumerate(pairs)), "pairs"))
+
+
+def _with_copies(examples: Sequence[list[Row]]) -> list[Row]:
+    """All rows, each with the number of earlier examples that have its tokens with an answer of the same sign."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    found = []
+    for rows in examples:
+        keys = [(row.clean, row.corrupted, row.sign) for row in rows]
+        found += [replace(row, copy=seen[key]) for row, key in zip(rows, keys, strict=True)]
+        seen.update(set(keys))
+    return found
 
 
 def _require_fitting(model: Model, pair: PromptPair, row: Row) -> None:

@@ -35,6 +35,8 @@ class Batch:
     targets: Targets
     examples: Tensor
     """(R,) which example each row belongs to."""
+    copies: tuple[int, ...] = ()
+    """R numbers: how many earlier examples have the row's tokens; empty where nothing is drawn for rows."""
 
     @cached_property
     def start(self) -> int:
@@ -53,7 +55,12 @@ class Batch:
         """Some of the rows."""
         index = torch.arange(self.rows, device=self.base.device)[rows]
         return Batch(
-            self.base[rows], self.source[rows], self.starts[rows], self.targets.rows(index), self.examples[rows]
+            self.base[rows],
+            self.source[rows],
+            self.starts[rows],
+            self.targets.rows(index),
+            self.examples[rows],
+            self.copies[rows],
         )
 
     def mask(self, position: Position) -> Tensor | None:
@@ -114,7 +121,8 @@ def _batch(model: Model, rows: Sequence[Row], direction: Direction) -> Batch:
         sign=tensor([row.sign for row in rows]),
     )
     starts = tensor([row.first_difference for row in rows])
-    return Batch(base, source, starts, targets, tensor([row.example for row in rows]))
+    examples = tensor([row.example for row in rows])
+    return Batch(base, source, starts, targets, examples, tuple(row.copy for row in rows))
 
 
 def _members(sets: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[list[list[int]]]:

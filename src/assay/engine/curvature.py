@@ -46,9 +46,9 @@ def sample_curvature(
 ) -> SampledCurvature:
     """Slope and sampled curvature at 0 of all components, each kind of site by itself.
 
-    A row's signs follow from the seed, its tokens and the selected components of the kind, so how rows are batched
-    changes an estimate by rounding only. Components that overlap, at positions that coincide, are estimated without
-    bias like any others.
+    A row's signs follow from the seed, its tokens, the number of earlier examples with these tokens and the selected
+    components of the kind, so how rows are batched changes an estimate by rounding only. Components that overlap, at
+    positions that coincide, are estimated without bias like any others.
 
     Args:
         probes: how many Hessian-vector products for each kind and row; at least 2.
@@ -187,10 +187,10 @@ class _Kind:
         return self._products(products) * signs
 
     def _signs(self, number: int, seed: int) -> Tensor:
-        """(C, rows) of +-1, by the seed and the rows' tokens.
+        """(C, rows) of +-1, by the seed, the rows' tokens and which copy of them it is.
 
-        The row of a wrong answer may have the tokens of the right one's, and must not have its signs: the errors of an
-        example's rows add in quadrature.
+        The row of a wrong answer may have the tokens of the right one's, and must not have its signs, nor may examples
+        that are alike share theirs: the errors of rows add in quadrature.
         """
         mine = [number for part in self.parts for number in part.numbers]
         signs = np.zeros((len(self.response.components), self.batch.rows))
@@ -198,8 +198,11 @@ class _Kind:
         tokens = torch.cat([self.batch.base, self.batch.source], dim=1).tolist()
         wrong = (self.batch.targets.sign < 0).long().tolist()
         for row in range(self.batch.rows):
-            generator = np.random.default_rng([seed, kind, number, *tokens[row], *[1] * wrong[row]])
-            signs[mine, row] = generator.integers(0, 2, len(mine)) * 2 - 1
+            copy = self.batch.copies[row]
+            key = np.random.SeedSequence(
+                [seed, kind, number, *tokens[row], *[1] * wrong[row]], spawn_key=(copy,) if copy else ()
+            )
+            signs[mine, row] = np.random.default_rng(key).integers(0, 2, len(mine)) * 2 - 1
         return torch.from_numpy(signs).to(self.response.model.device)
 
     def _products(self, gradients: Sequence[Tensor | None]) -> Tensor:
