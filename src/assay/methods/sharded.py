@@ -23,7 +23,7 @@ from assay.model import Model
 from assay.scale import InProcess, LocalProcesses
 from assay.store import RunFolder
 from assay.store.differences import differences
-from assay.store.files import asks_for_more, read_run_json
+from assay.store.files import SHARDS_KEPT, asks_for_more, read_run_json
 
 if TYPE_CHECKING:
     from assay.methods.method import Method
@@ -174,8 +174,8 @@ def require_finished(folder: RunFolder, configuration: dict[str, Any], limit: st
     run = read_run_json(folder.path)
     there = run["configuration"]
     more = False
-    if limit is not None and asks_for_more(run, there, configuration, limit):
-        there, more = {**there, limit: configuration[limit]}, True
+    if limit is not None and asks_for_more(there, configuration, limit):
+        there, more = {**there, limit: configuration[limit]}, bool(run.get(SHARDS_KEPT))
     if different := differences(there, json.loads(json.dumps(configuration))):
         raise StoreError(
             f"{folder.path} holds a finished run of another configuration:\n"

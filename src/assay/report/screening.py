@@ -183,7 +183,9 @@ def print_screening(
         runs_made = str(stage.runs) if stage.runs else ""
         stages.add_row(escape(stage.name), runs_made, f"{stage.forward_equivalents:.1f}", f"{stage.seconds:.1f}")
     spent = scores.cost["forward_equivalents"], sum(scores.cost["seconds"].values())
-    stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}", f"{spent[1]:.1f}")
+    budget = scores.configuration["budget"]
+    of = f" of a budget of {budget:g}" if budget is not None else ""
+    stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}{of}", f"{spent[1]:.1f}")
     console.print(stages)
     console.print(f"Time: {words.time(scores.cost)}.", style="dim")
     if folder is not None:

@@ -194,8 +194,8 @@ def finished_run(folder: Path, request: dict[str, Any], limit: str | None = None
     run = read_run_json(folder)
     there = run.get("request", {})
     more = False
-    if limit is not None and asks_for_more(run, there, request, limit):
-        there, more = {**there, limit: request[limit]}, True
+    if limit is not None and asks_for_more(there, request, limit):
+        there, more = {**there, limit: request[limit]}, bool(run.get(SHARDS_KEPT))
     if different := differences(there, request):
         raise StoreError(
             f"{folder} holds a finished run of another configuration:\n"
@@ -205,16 +205,17 @@ def finished_run(folder: Path, request: dict[str, Any], limit: str | None = None
     return not more
 
 
-def asks_for_more(run: dict[str, Any], there: dict[str, Any], now: dict[str, Any], limit: str) -> bool:
-    """Whether a run ended at a limit of its own, its shards kept, and more (or no limit) is given now.
+def asks_for_more(there: dict[str, Any], now: dict[str, Any], limit: str) -> bool:
+    """Whether a run had a limit of its own, and more (or no limit) is given now.
+
+    Only a run that the limit stopped, its shards kept, is gone on with; another is what more would give.
 
     Args:
-        run: the content of run.json.
         there: what was asked for then, or the configuration of then.
         limit: the entry that says how much may be spent; None is no limit.
     """
     spent, allowed = there.get(limit), now[limit]
-    return bool(run.get(SHARDS_KEPT)) and spent is not None and (allowed is None or allowed > spent)
+    return spent is not None and (allowed is None or allowed > spent)
 
 
 def require_writable(folder: Path) -> None:
