@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import assay
-from assay.report.screening import legend
+from assay.report.screening import legend, screening_figures
 from cli.conftest import Run
 
 HEADS = ("screen", "sequence-sort", "--task", "sort", "--n", "3", "--length", "3")
@@ -26,6 +26,10 @@ def test_a_screening_is_printed_kept_and_shown(run: Run) -> None:
     page = " ".join(Path("folder/report.html").read_text("utf-8").split())
     columns = ["importance", "interval", "R", "verdict", "other prompts (95 %)"]
     assert [column for column, _ in legend(scores)] == columns
+    for _, _, figure in screening_figures(scores):
+        for trace in figure.data:
+            if trace.type in ("bar", "scatter") and trace.error_x.array is not None:
+                assert isinstance(trace.error_x.color, str), "plotly draws no error bars of several colours"
     for column, text in legend(scores):
         assert f"{column}: {text}" in said
         assert f"<b>{column}</b></dt><dd>{text}." in page
@@ -48,9 +52,16 @@ def test_exhaustion_and_budget_are_said(run: Run) -> None:
     ended = run(*HEADS, "--top", "3")
     assert "certified" in ended.out
     assert "every one is patched" in ended.out
+    assert "interval:" not in ended.out
+    assert "R:" not in ended.out
+    assert "n/a" not in ended.out
+    assert "about 80 % with 4 prompts" in " ".join(ended.out.split())
     ended = run(*NEURONS, "--budget", "22")
     assert "Stopped by the budget of 22 forward-equivalents" in ended.out
     assert "Open: L" in ended.out
+    assert "of a budget of 22" in ended.out
+    if "no intervals" in " ".join(ended.out.split()):
+        assert "the others' intervals" not in " ".join(ended.out.split())
     assert "The same command with a larger --budget goes on from here" in ended.out
     (folder,) = Path("runs").glob("screen-sort-*/shards")
     assert "finished already" in run(*NEURONS, "--budget", "22").out

@@ -113,6 +113,20 @@ def test_a_larger_budget_goes_on_and_ends_as_if_it_had_been_there_from_the_start
     assert bytes_of(folder) == bytes_of(tmp_path / "whole")
 
 
+def test_a_run_that_its_budget_did_not_stop_is_handed_back_for_a_larger_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = screen_into(tmp_path / "run", budget=1000.0)
+    assert found.screened
+    before = bytes_of(tmp_path / "run")
+    monkeypatch.setattr(Workbench, "__call__", None)
+    for budget in (2000.0, None):
+        require_same(screen_into(tmp_path / "run", budget=budget), found)
+    with pytest.raises(StoreError, match="budget: 1000"):
+        screen_into(tmp_path / "run", budget=900.0)
+    assert bytes_of(tmp_path / "run") == before
+
+
 def test_going_on_with_a_budget_survives_a_kill(tmp_path: Path) -> None:
     options = {"sites": "neurons", "top": 20, "probes": 2}
     spent = screen_into(tmp_path / "whole", **options).cost["forward_equivalents"]

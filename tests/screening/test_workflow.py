@@ -7,14 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import assay
 from assay.data import PromptPairs
+from assay.data.metrics import METRICS
 from assay.errors import OptionError
 from assay.reliability import Estimates
 from assay.reliability import screen as screen_arrays
+from assay.screening.abilities import abilities
 from assay.screening.result import SOURCES
 from conftest import random_pairs, wrapped
+from families import TINY, tiny_tokenizer
 
 SAME = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -203,6 +207,27 @@ def test_corrections_are_the_methods_own_and_remain_estimates(fix: str, method: 
     assert (tight.source == SOURCES.index(fix)).sum() < corrected.sum() + found.runs
 
 
+@pytest.mark.parametrize("fix", ["hvp", "ms-hvp"])
+def test_corrections_keep_the_budget_and_leave_room_for_intervals(fix: str) -> None:
+    """All components in the last layer, of which an exact run takes one position and a correction all of them."""
+    model = assay.load("sequence-sort", dtype="float64")
+    options = {"sites": f"neurons[{model.n_layers - 1}]", "top": 10, "threshold": 0.0, "probes": 2, "fix": fix}
+    pairs = assay.tasks.sort(model, n=3)
+    whole = assay.screen(model, pairs, **options)
+    assert any(stage.name.startswith("fix") for stage in whole.stages)
+    estimated = sum(stage.forward_equivalents for stage in whole.stages[:2])
+    had, corrected = [], []
+    for budget in np.linspace(estimated + 6, whole.cost["forward_equivalents"] + 8, 10):
+        found = assay.screen(model, pairs, budget=float(budget), **options)
+        assert found.cost["forward_equivalents"] <= budget
+        had.append(bool(found.calibrations))
+        corrected.append(any(stage.name.startswith("fix") for stage in found.stages))
+    assert had == sorted(had), "a larger budget gives no fewer intervals"
+    assert not had[0]
+    assert corrected[-1]
+    assert all(calibrated for calibrated, fixed in zip(had, corrected, strict=True) if fixed)
+
+
 def saturated() -> assay.Model:
     """Attention that is one-hot nearly everywhere: flat, then a jump."""
     model = wrapped("llama")
@@ -290,3 +315,23 @@ def test_noise_turns_importance_and_interval(model: assay.Model) -> None:
     assert (top["low"] <= top["importance"])[has].all()
     assert (top["importance"] <= top["high"])[has].all()
     assert top["component"].tolist()[:5] == [found.components[i].name for i in found.leaders]
+
+
+@pytest.mark.parametrize(
+    ("entries", "smooth"),
+    [
+        ({"hidden_act": "silu"}, True),
+        ({"hidden_act": "gelu_new"}, True),
+        ({"hidden_act": "gelu_10"}, False),
+        ({"hidden_act": "hardswish"}, False),
+        ({"hidden_act": "relu2"}, False),
+        ({"hidden_act": "silu", "clip_qkv": 2.0}, False),
+        ({"hidden_act": "silu", "clip_qkv": None}, True),
+    ],
+)
+def test_kinks_are_known(entries: dict[str, object], smooth: bool) -> None:
+    tiny = TINY["olmo"]
+    config = tiny.config()
+    config.update({"clip_qkv": None, **entries})
+    model = assay.load(getattr(transformers, tiny.model)(config).eval(), tiny_tokenizer())
+    assert abilities(model, METRICS["logit-diff"], "denoise", 2).smooth == smooth

@@ -13,6 +13,8 @@ from assay.sites import KINDS, Component
 # Blue - white - vermilion: told apart by every common kind of colour blindness, and in print.
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
 POSITIVE, NEGATIVE = "#b2182b", "#2166ac"
+INK_SOFT = "#667085"
+"""Read on light and dark pages."""
 MAP_MARK = {"color": "#1b1f24", "width": 1.5}
 """Outline of marks on a map."""
 MOST_COLUMNS = 128
@@ -87,7 +89,7 @@ def _bars(scores: Scores, components: Sequence[Component], importance: np.ndarra
             y=[component.layer for component in components],
             orientation="h",
             marker_color=[POSITIVE if value >= 0 else NEGATIVE for value in importance],
-            error_x=None if np.isnan(error).any() else {"array": error, "thickness": 1, "width": 2},
+            error_x=None if np.isnan(error).any() else {"array": error, "color": INK_SOFT, "thickness": 1, "width": 2},
             hovertemplate="layer %{y}<br>importance %{x:+.4g}<extra></extra>",
         )
     )
@@ -110,5 +112,5 @@ def styled(figure: go.Figure, height: int) -> go.Figure:
         margin={"l": 50, "r": 10, "t": 10, "b": 45},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": "#667085", "size": 12},
+        font={"color": INK_SOFT, "size": 12},
     )

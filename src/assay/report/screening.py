@@ -18,6 +18,8 @@ from assay.screening import ScreenedScores
 LISTED = 20
 """Unsettled components that are named."""
 SHOWN = 30
+FEW_PROMPTS = 20
+"""With fewer the bootstrap of prompts covers less than it says."""
 INK = "#1b1f24"
 
 
@@ -86,7 +88,13 @@ def flags(scores: ScreenedScores) -> str | None:
     total = int(scores.flagged.sum())
     line = f"{total} flagged: their curvature surely exceeds {scores.threshold:g} of the first-order term."
     if total:
-        line += f" {patched} of them were patched; the others' intervals stay below the top list or are listed as open."
+        line += f" {patched} of them were patched"
+        if patched == total:
+            line += "."
+        elif scores.expected_outside is None:
+            line += "; the others are listed as open."
+        else:
+            line += "; the others' intervals stay below the top list or are listed as open."
     corrected = int((scores.source >= 4).sum())
     if corrected:
         line += f" {corrected} carry an estimate by {scores.configuration['fix']} instead of the first-order one."
@@ -125,7 +133,10 @@ def legend(scores: ScreenedScores) -> list[tuple[str, str]]:
     if not scores.probes:
         reliability = "not known, since no curvature was probed"
     flag = f"; !: flagged (surely above {scores.threshold:g})" if scores.flagged.any() else ""
-    return [
+    prompts = "what the value, taken as it is, might be on other prompts of the kind (bootstrap)"
+    if 1 < (n := len(scores.pairs)) < FEW_PROMPTS:
+        prompts += f"; {n} prompts are few, and it covers less than 95 %: about 80 % with 4 prompts"
+    found = [
         ("importance", "exact where verified, else the estimate that is named behind the verdict"),
         (
             "interval",
@@ -138,8 +149,18 @@ def legend(scores: ScreenedScores) -> list[tuple[str, str]]:
             "verified: patched exactly, or known to change nothing. bounded: an estimate with an interval. unresolved: "
             "no interval, or a first-order term too small to say anything",
         ),
-        ("other prompts (95 %)", "what the value, taken as it is, might be on other prompts of the kind (bootstrap)"),
+        ("other prompts (95 %)", prompts),
     ]
+    return [(column, text) for column, text in found if column not in needless(scores)]
+
+
+def needless(scores: ScreenedScores) -> set[str]:
+    """Columns that would say nothing: of intervals and curvature where every component was patched or has neither."""
+    empty = {
+        "interval": scores.certified or scores.expected_outside is None,
+        "R": bool(np.isnan(scores.reliability).all()),
+    }
+    return {column for column, nothing in empty.items() if nothing}
 
 
 def sentences(scores: ScreenedScores) -> list[str]:
@@ -160,11 +181,13 @@ def print_screening(
         console.print(escape(warning), style="yellow")
     console.print(escape(meaning(scores)), style="dim")
     table = Table(box=None, pad_edge=False)
-    for name in ("#", "component", "importance", "interval", "R", "verdict", "other prompts (95 %)"):
+    columns = ("#", "component", "importance", "interval", "R", "verdict", "other prompts (95 %)")
+    left_out = needless(scores)
+    for name in (column for column in columns if column not in left_out):
         table.add_column(name, justify="left" if name in ("component", "verdict") else "right")
     for rank, row in enumerate(scores.top(top or max(1, len(scores.leaders))).itertuples(), 1):
         known = row.verdict == "verified"
-        table.add_row(
+        cells = (
             str(rank),
             escape(row.component),
             f"{row.importance:+.4g}",
@@ -173,6 +196,7 @@ def print_screening(
             row.verdict if known else f"{row.verdict} ({row.source})",
             interval(row.prompts_low, row.prompts_high),
         )
+        table.add_row(*(cell for column, cell in zip(columns, cells, strict=True) if column not in left_out))
     console.print(table)
     for column, text in legend(scores):
         console.print(escape(f"{column}: {text}"), style="dim", highlight=False)
@@ -183,7 +207,9 @@ def print_screening(
         runs_made = str(stage.runs) if stage.runs else ""
         stages.add_row(escape(stage.name), runs_made, f"{stage.forward_equivalents:.1f}", f"{stage.seconds:.1f}")
     spent = scores.cost["forward_equivalents"], sum(scores.cost["seconds"].values())
-    stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}", f"{spent[1]:.1f}")
+    budget = scores.configuration["budget"]
+    of = f" of a budget of {budget:g}" if budget is not None else ""
+    stages.add_row("all", str(scores.runs), f"{spent[0]:.1f}{of}", f"{spent[1]:.1f}")
     console.print(stages)
     console.print(f"Time: {words.time(scores.cost)}.", style="dim")
     if folder is not None:
@@ -234,20 +260,33 @@ def _forest(scores: ScreenedScores) -> go.Figure:
     top = scores.top(SHOWN).iloc[::-1]
     known = top["verdict"] == "verified"
     low, high = (top["importance"] - top["low"]).fillna(0), (top["high"] - top["importance"]).fillna(0)
-    figure = go.Figure(
-        go.Scatter(
-            x=top["importance"],
-            y=top["component"],
+    figure = go.Figure()
+    positive = top["importance"] >= 0
+    # Error bars take one colour for a trace, so each sign has its own.
+    for color, mine in ((POSITIVE, positive), (NEGATIVE, ~positive)):
+        if not mine.any():
+            continue
+        figure.add_scatter(
+            x=top["importance"][mine],
+            y=top["component"][mine],
             mode="markers",
             marker={
-                "color": [POSITIVE if value >= 0 else NEGATIVE for value in top["importance"]],
-                "symbol": ["circle" if exact else "circle-open" for exact in known],
+                "color": color,
+                "symbol": ["circle" if exact else "circle-open" for exact in known[mine]],
                 "size": 9,
             },
-            error_x={"symmetric": False, "array": high, "arrayminus": low, "thickness": 1.5, "width": 3},
-            text=top["verdict"],
+            error_x={
+                "symmetric": False,
+                "array": high[mine],
+                "arrayminus": low[mine],
+                "color": color,
+                "thickness": 1.5,
+                "width": 3,
+            },
+            text=top["verdict"][mine],
             hovertemplate="%{y}: %{x:+.4g}, %{text}<extra></extra>",
+            showlegend=False,
         )
-    )
+    figure.update_yaxes(categoryorder="array", categoryarray=top["component"])
     figure.update_xaxes(title_text=f"importance ({scores.unit}); filled: verified, open: estimate with interval")
     return styled(figure, height=max(260, 90 + 18 * len(top)))

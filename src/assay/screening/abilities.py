@@ -8,13 +8,13 @@ from assay.data.metrics import Metric
 from assay.engine.batches import Direction
 from assay.model import Model
 
-SMOOTH = {
-    "gelu", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh", "gelu_pytorch_tanh",
-    "quick_gelu", "laplace", "mish", "sigmoid", "silu", "swish", "tanh", "linear",
-}  # fmt: skip
-"""Activation functions, as transformers calls them, with a second derivative everywhere."""
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation")
 """What configurations call the activation function."""
+SMOOTH = frozenset(
+    "gelu gelu_new gelu_fast gelu_python gelu_accurate gelu_pytorch_tanh gelu_python_tanh quick_gelu silu swish mish "
+    "sigmoid tanh linear".split()
+)
+"""Activation functions with a second derivative everywhere; others have a kink, or may have one."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,14 @@ def abilities(model: Model, metric: Metric, direction: Direction, probes: int) -
         )
     elif not probes:
         notes.append("No curvature is probed (--probes 0), so there is no R and nothing is flagged.")
-    activations = {getattr(model.config, name, None) for name in ACTIVATIONS} - {None}
-    kinked = not activations <= SMOOTH or getattr(model.config, "clip_qkv", None) is not None
-    return Abilities(True, bool(probes) and not routed and not half, not routed and not kinked, tuple(notes))
+    return Abilities(True, bool(probes) and not routed and not half, not routed and _is_smooth(model), tuple(notes))
+
+
+def _is_smooth(model: Model) -> bool:
+    """No kink in an activation function, nor from values that are clipped (OLMo)."""
+    named = [name for name in (getattr(model.config, key, None) for key in ACTIVATIONS) if name is not None]
+    clipped = getattr(model.config, "clip_qkv", None) is not None
+    return bool(named) and all(name in SMOOTH for name in named) and not clipped
 
 
 def _why_no_gradient(model: Model, metric: Metric, direction: Direction) -> str | None:

@@ -16,9 +16,6 @@ from assay.engine.batches import Batch
 from assay.engine.response import Response
 from assay.methods.method import Setting
 
-AFTER_FORWARD = 5
-"""Passes of a derivative of a gradient besides the forward one: back, tangents up, and back through both."""
-
 
 @dataclass(frozen=True)
 class Prices:
@@ -26,8 +23,8 @@ class Prices:
 
     exact: NDArray[np.float64]
     """(C,) an exact run of each component on all prompts. At least 1."""
-    curvature: NDArray[np.float64]
-    """(C,) its slope and curvature at one strength; gradients go through the last layer at all positions."""
+    hvp: NDArray[np.float64]
+    """(C,) a Hessian-vector product at a point of each component's own patch, on all prompts."""
     recordings: float
     """Base and source runs that every stage needs, and the proof that replay is faithful."""
     gradient: float
@@ -50,7 +47,8 @@ class Prices:
         through = suffix * model.n_layers
         return cls(
             exact=np.maximum(replays, 1.0),
-            curvature=np.maximum(replays + AFTER_FORWARD * layers * suffix, 1.0),
+            # A gradient's backward pass, tangents up and gradients back down run all positions of every layer.
+            hvp=np.maximum(replays, 1.0) + 5 * layers * suffix,
             recordings=float(full * model.n_layers + through + (model.n_layers - 1) * suffix + last),
             gradient=3.0 * max(through, 1),
             probe=3.0 * through,

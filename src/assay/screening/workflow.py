@@ -38,8 +38,9 @@ from assay.methods.plan import make_plan
 from assay.methods.preparation import Prepared, prepared
 from assay.methods.sharded import Computer, Jobs, require_finished
 from assay.model import Model
-from assay.reliability import Estimates, flagged, smallest_sample
+from assay.reliability import Estimates, exhaustion_is_cheaper, flagged, smallest_sample
 from assay.reliability import screen as screen_arrays
+from assay.reliability.calibration import sample_size
 from assay.screening.abilities import abilities
 from assay.screening.assembly import Known, assemble, stages_of
 from assay.screening.estimates import (
@@ -221,7 +222,7 @@ class _Workflow:
         if live.size:
             estimates = known.of(live)
             if self.options.fix != "exact" and self.abilities.curvature:
-                estimates = self._correct(known, live, estimates)
+                estimates = self._correct(known, live, estimates, exhausted)
             outcome = screen_arrays(
                 estimates,
                 exact,
@@ -310,9 +311,9 @@ class _Workflow:
             )
         return known
 
-    def _correct(self, known: Known, live: NDArray[np.intp], estimates: Estimates) -> Estimates:
+    def _correct(self, known: Known, live: NDArray[np.intp], estimates: Estimates, exhausted: set[str]) -> Estimates:
         """HVP or MS-HVP for flagged components that look as if they might reach the top k, but will not be patched
-        in the pilot."""
+        in the pilot. Of a budget, they get what pilot and calibration leave."""
         order = np.argsort(-estimates.size, kind="stable")
         last = estimates.size[order[: self.options.top]].min()
         reach = estimates.size + estimates.scale >= last
@@ -320,8 +321,8 @@ class _Workflow:
         wanted = live[wanted[(reach & known.flagged[live])[wanted]]]
         method = correction_by(self.options.fix)
         segments = SEGMENTS if self.options.fix == "ms-hvp" else 1
-        price = np.cumsum(self.prices.curvature[wanted]) * segments + self.prices.recordings
-        paid = price <= self._left - self.prices.recordings - self.prices.exact.min()
+        price = np.cumsum(self.prices.hvp[wanted]) * segments + self.prices.recordings
+        paid = price <= self._left - self.prices.recordings - self._for_intervals(live, exhausted)
         if not paid.any():
             return estimates
         wanted, self.reserved = wanted[paid], float(price[paid][-1])
@@ -360,6 +361,16 @@ class _Workflow:
         """Layer tokens of the budget."""
         budget = self.options.budget
         return np.inf if budget is None else budget * self.run.layer_tokens - self._spent
+
+    def _for_intervals(self, live: NDArray[np.intp], exhausted: set[str]) -> float:
+        """The most that pilot and calibration samples of these components may take."""
+        total = np.sort(self.prices.exact[live])[::-1][: self.options.top].sum()
+        for kind in dict.fromkeys(self.kinds[live].tolist()):
+            runs = np.sort(self.prices.exact[live[self.kinds[live] == kind]])[::-1]
+            sample = sample_size(len(runs), self.options.level)
+            everything = kind in exhausted or exhaustion_is_cheaper(len(runs), sample)
+            total += runs[: None if everything else sample].sum()
+        return float(total)
 
     def _for_exact(self, left: float, live: NDArray[np.intp]) -> float | None:
         """Of what was left after the estimates. Corrections count at their price, not at what they took: a run that
