@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import assay
-from assay.cli import compare, options, response, score, screen
+from assay.cli import compare, explain, options, response, score, screen, self_repair
 from assay.cli.early import WarmUp
 from assay.engine.batches import DEFAULT_MEMORY
 from assay.methods.integrated_gradients import RULES
@@ -70,6 +70,18 @@ def test_ctrl_c_during_imports_is_one_line(name: str, jobs: tuple[str, ...], tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupt_that_an_import_makes_something_else_of_is_still_one(tmp_path: Path) -> None:
+    lines = (
+        "try:",
+        "    os.kill(os.getpid(), signal.SIGINT)",
+        "except KeyboardInterrupt:",
+        "    raise RecursionError('lost') from None",
+    )
+    out = ("--out", str(tmp_path / "run"))
+    ended = start("torch", ("\n" + 12 * " ").join(lines), "score", "sequence-sort", "--task", "sort", *out)
+    assert (ended.returncode, ended.stderr) == (130, "Interrupted.\n")
+
+
 def test_what_is_written_out_is_what_it_stands_for() -> None:
     assert tuple(loading.DTYPES) == options.DTYPES
     assert (options.DEFAULT_MEMORY, options.DEFAULT_SITES) == (DEFAULT_MEMORY, DEFAULT_SITES)
@@ -79,6 +91,8 @@ def test_what_is_written_out_is_what_it_stands_for() -> None:
         (screen.screen, assay.screen),
         (compare.compare_methods, assay.compare),
         (response.response, assay.response_curve),
+        (self_repair.self_repair, assay.self_repair),
+        (explain.explain, assay.explain_all),
     ):
         there, mine = (
             {name: p.default for name, p in inspect.signature(f).parameters.items() if p.default is not p.empty}

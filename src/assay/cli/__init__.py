@@ -2,14 +2,19 @@
 
 import sys
 
+from assay.cli.interrupts import heard, listen
+
 
 def main() -> None:
     """See `assay.cli.app.main`; whatever is slow to import is imported in here."""
+    listen()
     try:
         from assay.cli import app
 
         app.main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
+        if not heard and not isinstance(error, KeyboardInterrupt):
+            raise
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
 

@@ -16,6 +16,7 @@ from assay.cli.compare import compare_methods
 from assay.cli.console import INTERRUPTED, Interrupted
 from assay.cli.doctor import doctor
 from assay.cli.explain import explain
+from assay.cli.interrupts import heard
 from assay.cli.listing import list_kind
 from assay.cli.response import response
 from assay.cli.score import score
@@ -67,6 +68,8 @@ def main() -> None:
             errors.print(f"Interrupted; {escape(said)}", highlight=False, soft_wrap=True)
         raise
     except Exception as error:
+        if heard:
+            raise  # what an interrupt left behind
         _show_traceback_if_asked()
         errors.print(
             f"[bold red]Internal error:[/bold red] {escape(type(error).__name__)}: {escape(str(error))}\n"

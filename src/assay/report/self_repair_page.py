@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jinja2
 import numpy as np
 import plotly.graph_objects as go
 import plotly.offline
@@ -14,6 +13,7 @@ from markupsafe import Markup
 from assay.interactions import SelfRepair
 from assay.interactions.result import hidden, interaction
 from assay.report.figures import NEGATIVE, POSITIVE, styled
+from assay.report.html import make_environment
 from assay.report.self_repair import (
     COMPENSATION_COLUMNS,
     answer,
@@ -119,9 +119,6 @@ def _diagonal(figure: go.Figure, values: np.ndarray) -> None:
 
 def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
     """Write the page: one file that opens offline."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("assay.report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
     drawn = [
         (title, Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}",
                                       config={"displayModeBar": False, "responsive": True})))
@@ -129,7 +126,7 @@ def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
     ]  # fmt: skip
     worst = list(result.worst(ROWS_SHOWN).itertuples())
     components = result.compensation is not None
-    page = environment.get_template("self_repair.html").render(
+    page = make_environment().get_template("self_repair.html").render(
         result=result,
         title=question(result),
         answer=answer(result),
