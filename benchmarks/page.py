@@ -39,10 +39,6 @@ BOUNDS = """## What bounds the figures that miss their goals
 - **`--jobs 2`.** The command imports, loads, checks and measures the baseline before it patches anything, which
   more processes do not shorten (workers start at once and load meanwhile); only patching is halved. So a longer
   run gains more.
-- **A long prompt.** Layers and positions that are left out would allow 23 times. Attention of every patched
-  sequence still goes over all 60 keys, which are put together for each of them. Not profiled further.
-- **Neurons by attribution patching.** The passes are the same; the products of 46 080 deltas and gradients, and
-  a table of as many components, come on top.
 """
 
 
