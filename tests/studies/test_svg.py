@@ -43,7 +43,7 @@ def test_dots_stand_in_their_rows_on_one_axis() -> None:
     assert y_one < y_two < y_other
     zero = (one + two) / 2
     assert other - zero == pytest.approx(2 * (one - zero), abs=0.2)
-    lines = [tuple(map(float, found)) for found in re.findall(r'M([\d.]+) [\d.]+H([\d.]+)', svg)]
+    lines = [tuple(map(float, found)) for found in re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", svg)]
     assert len(lines) == 2, "no interval where there is none"
     assert lines[0][0] < one < lines[0][1]
     assert lines[1][1] == pytest.approx(zero, abs=0.2)
