@@ -31,6 +31,7 @@ from assay.errors import ModelError, OptionError, instead_of
 from assay.model import Model
 from assay.tokens.baselines import Replacement
 from assay.tokens.deeplift import require_ungated, rescaled
+from assay.tokens.path_integral import path_integral
 from assay.tokens.questions import Asked
 from assay.tokens.runs import embeddings_of, gradients_of, values_of
 
@@ -99,48 +100,52 @@ def inputs_of(model: Model, number: int, asked: Asked, replacement: Replacement)
     return Inputs(number, asked, tuple(rows))
 
 
-def _times_gradient(inputs: Inputs, gradients: Sequence[Tensor]) -> Numbers:
-    """Scores from a gradient (L, M) for each row, added up in float64."""
-    total = np.zeros(inputs.length)
-    for (_, text, baseline), gradient in zip(inputs.rows, gradients, strict=True):
-        products = (text.double() - baseline.double()).cpu() * gradient.double()
-        total += products.sum(-1)[: inputs.length].numpy()
-    return total
+def _along(inputs: Inputs, text: Tensor, baseline: Tensor, gradients: Tensor) -> Numbers:
+    """(N, T): gradients (N, L, M) times the difference of embeddings, in float64."""
+    difference = (text.double() - baseline.double()).cpu()
+    products = torch.einsum("lm,nlm->nl", difference, gradients.double())
+    return np.asarray(products[:, : inputs.length].numpy())
+
+
+def _gradients(setting: Setting, inputs: Inputs, row: Row, at_NLM: Tensor) -> tuple[Tensor, Tensor]:
+    targets = inputs.asked.targets(row, 1, setting.model.device)
+    return gradients_of(setting.model, row.clean, at_NLM, targets, inputs.asked.metric, setting.memory, setting.cost)
 
 
 def _gradient(setting: Setting, inputs: Inputs) -> Numbers:
-    return _times_gradient(inputs, [_mean_gradient(setting, inputs, row, text[None]) for row, text, _ in inputs.rows])
-
-
-def _mean_gradient(setting: Setting, inputs: Inputs, row: Row, at_NLM: Tensor) -> Tensor:
-    targets = inputs.asked.targets(row, 1, setting.model.device)
-    _, gradients = gradients_of(
-        setting.model, row.clean, at_NLM, targets, inputs.asked.metric, setting.memory, setting.cost
-    )
-    return gradients.double().mean(0)
+    total = np.zeros(inputs.length)
+    for row, text, baseline in inputs.rows:
+        _, gradients = _gradients(setting, inputs, row, text[None])
+        total += _along(inputs, text, baseline, gradients)[0]
+    return total
 
 
 def _integrated(setting: Setting, inputs: Inputs) -> Numbers:
-    """Midpoint rule; exact where M is quadratic along the way."""
-    gradients = []
+    total = np.zeros(inputs.length)
     for row, text, baseline in inputs.rows:
-        strengths = (torch.arange(setting.steps, device=text.device, dtype=torch.float64) + 0.5) / setting.steps
-        at = baseline + strengths.to(text.dtype).view(-1, 1, 1) * (text - baseline)
-        gradients.append(_mean_gradient(setting, inputs, row, at))
-    return _times_gradient(inputs, gradients)
+
+        def evaluate(
+            strengths: Numbers, row: Row = row, text: Tensor = text, baseline: Tensor = baseline
+        ) -> tuple[Numbers, Numbers]:
+            at = torch.from_numpy(strengths).to(text.device, text.dtype).view(-1, 1, 1)
+            values, gradients = _gradients(setting, inputs, row, baseline + at * (text - baseline))
+            return values.numpy(), _along(inputs, text, baseline, gradients)
+
+        total += path_integral(evaluate, setting.steps)
+    return total
 
 
 def _deeplift(setting: Setting, inputs: Inputs) -> Numbers:
-    gradients = []
+    total = np.zeros(inputs.length)
     for row, text, baseline in inputs.rows:
         targets = inputs.asked.targets(row, 1, setting.model.device)
         with rescaled(setting.model, len(text)):
-            _, found = gradients_of(
+            _, gradients = gradients_of(
                 setting.model, row.clean, torch.stack([text, baseline]), targets, inputs.asked.metric,
                 memory=setting.memory, cost=setting.cost, together=True,
             )  # fmt: skip
-        gradients.append(found[0])
-    return _times_gradient(inputs, gradients)
+        total += _along(inputs, text, baseline, gradients[:1])[0]
+    return total
 
 
 def _leave_one_out(setting: Setting, inputs: Inputs) -> Numbers:

@@ -61,7 +61,7 @@ class Sizes:
     scanned_rows: int = 40
     longest: int = 128
     """Tokens that a text of a data set may have."""
-    steps: int = 20
+    steps: int = 30
     """Of integrated gradients."""
     draws: int = 5
     """Random orders of a text."""
@@ -85,4 +85,4 @@ class Sizes:
 
 
 DEFAULT = Sizes()
-FULL = replace(DEFAULT, texts=48, long_texts=32, scanned_rows=400, longest=512, steps=50, contrasts=tuple(TASKS))
+FULL = replace(DEFAULT, texts=48, long_texts=32, scanned_rows=400, longest=512, steps=100, contrasts=tuple(TASKS))
