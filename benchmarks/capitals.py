@@ -26,7 +26,8 @@ HEADER = f"""# Thirty capitals
 Of {COUNT} prompts such as "The capital of France is", the share in which a token of the country is among the {TOP}
 tokens of highest score. *Paris*: the logit of the capital is explained; *Paris − Rome*: its difference to the logit of
 another country's capital. A space, or the mean of all embeddings, stands in the place of a token. Written by
-`benchmarks/capitals.py`. Why some numbers look odd: [token attribution](../token-attribution.md#thirty-capitals). Prompts are five or six tokens long, so random scores find the country in about {TOP} of 5.
+`benchmarks/capitals.py`. Why some numbers look odd: [token attribution](../token-attribution.md#thirty-capitals).
+Prompts are five or six tokens long, so random scores find the country in about {TOP} of 5.
 """
 
 
