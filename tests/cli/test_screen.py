@@ -55,7 +55,7 @@ def test_exhaustion_and_budget_are_said(run: Run) -> None:
     assert "interval:" not in ended.out
     assert "R:" not in ended.out
     assert "n/a" not in ended.out
-    assert "about 80 % with 4 prompts" in " ".join(ended.out.split())
+    assert "3 prompts are few, and with few it covers less than 95 %" in " ".join(ended.out.split())
     ended = run(*NEURONS, "--budget", "22")
     assert "Stopped by the budget of 22 forward-equivalents" in ended.out
     assert "Open: L" in ended.out
