@@ -33,19 +33,19 @@ RANKS = replace(EXACT, method="gim", scale=0.7, top_error=0.001, l1_error=0.001,
         (
             [EXACT, CHEAP, NEAR, OTHER],
             "Of 3 estimates integrated-gradients comes closest to exact patching: top-5 error 0.010 at 900.0 "
-            "forward-equivalents; exact patching costs 100.0. Of the 2 that cost less than that, hvp-sampled is "
-            "closest: 0.350 at 20.0.",
+            "forward-equivalents; exact patching costs 100.0. Of the 2 that cost less than exact patching "
+            "hvp-sampled comes closest: 0.350 at 20.0.",
         ),
         (
             [EXACT, CHEAP, NEAR],
             "Of 2 estimates integrated-gradients comes closest to exact patching: top-5 error 0.010 at 900.0 "
-            "forward-equivalents; exact patching costs 100.0. Only attribution-patching costs less than that: 0.400 "
-            "at 4.0.",
+            "forward-equivalents; exact patching costs 100.0. The only one that costs less than exact patching is "
+            "attribution-patching: 0.400 at 4.0.",
         ),
         (
             [EXACT, NEAR],
             "integrated-gradients against exact patching: top-5 error 0.010 at 900.0 forward-equivalents; exact "
-            "patching costs 100.0. No estimate is cheaper than that.",
+            "patching costs 100.0. No estimate costs less.",
         ),
         (
             [EXACT, replace(CHEAP, top_error=None), OTHER],

@@ -86,12 +86,12 @@ def headline(found: Sequence[Comparison]) -> str:
         return sentence
     cheaper = [row for row in estimates if row.forward_equivalents < exact.forward_equivalents]
     if not cheaper:
-        return f"{sentence} No estimate is cheaper than that."
+        return f"{sentence} No estimate costs less."
     best = min(cheaper, key=error)
-    also = f"Of the {len(cheaper)} that cost less than that, {best.method} is closest" if len(cheaper) > 1 else (
-        f"Only {best.method} costs less than that"
-    )  # fmt: skip
-    return f"{sentence} {also}: {error(best):.3f} at {best.forward_equivalents:.1f}."
+    which = f"The only one that costs less than exact patching is {best.method}"
+    if len(cheaper) > 1:
+        which = f"Of the {len(cheaper)} that cost less than exact patching {best.method} comes closest"
+    return f"{sentence} {which}: {error(best):.3f} at {best.forward_equivalents:.1f}."
 
 
 def _measure(found: Sequence[Comparison]) -> tuple[str, Callable[[Comparison], float]]:
