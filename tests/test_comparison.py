@@ -13,6 +13,7 @@ import assay
 from assay.comparison import compared, describe_method, parse_methods
 from assay.errors import OptionError
 from assay.methods import METHODS
+from assay.report.comparison import headline, read_comparison
 from conftest import random_pairs, wrapped
 from oracles.test_first_order import linear_model
 
@@ -144,8 +145,12 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     with pytest.raises(SystemExit, match="0"):
         main()
     shown.append(capsys.readouterr().out)
+    said = headline(read_comparison(stored))
+    page = (tmp_path / "folder" / "report.html").read_text("utf-8")
+    assert said in page
+    assert "assay compare sequence-sort --task sort --methods" in page
     for text in shown:
-        assert "Baseline (unpatched prompts)" in text
+        assert text.index(said) < text.index("Baseline (unpatched prompts)")
         assert f"{exact.baseline.clean.mean():+.4g}" in text
         assert "16 components, 4 prompt pairs, direction denoise" in text
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]

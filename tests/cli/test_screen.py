@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 
 import pytest
 
 import assay
+from assay.report.response import verdict
 from assay.report.screening import legend, screening_figures
 from cli.conftest import Run
 
@@ -55,7 +57,7 @@ def test_exhaustion_and_budget_are_said(run: Run) -> None:
     assert "interval:" not in ended.out
     assert "R:" not in ended.out
     assert "n/a" not in ended.out
-    assert "about 80 % with 4 prompts" in " ".join(ended.out.split())
+    assert "3 prompts are few, and with few it covers less than 95 %" in " ".join(ended.out.split())
     ended = run(*NEURONS, "--budget", "22")
     assert "Stopped by the budget of 22 forward-equivalents" in ended.out
     assert "Open: L" in ended.out
@@ -119,12 +121,16 @@ def test_a_response_is_printed_drawn_kept_and_shown(run: Run, tmp_path: Path) ->
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "run.json"]
     page = (folder / "report.html").read_text("utf-8")
     assert "L0 MLP of sequence-sort on sort" in page
-    assert "unpatched log-prob-diff (nats)" in page
+    assert f"{curve.effect:+.4g}" in page
+    assert escape(verdict(curve)) in page
+    assert verdict(curve) in said
+    assert "assay response sequence-sort --task sort --component" in page
     assert 'src="http' not in page
     again, shown = run(*command), str(folder.relative_to(tmp_path))
     assert "finished already" in again.out
-    where = ended.out.index("Metric log-prob-diff")
-    assert ended.out[where:] == again.out[again.out.index("Metric log-prob-diff") :] == run("show", shown).out
+    where = ended.out.index("\nHow does log-prob-diff respond to L0 MLP")
+    assert where < ended.out.index("The whole patch of L0 MLP") < ended.out.index("Metric log-prob-diff")
+    assert ended.out[where:] == again.out[again.out.index("\nHow does") :] == run("show", shown).out
     kept = json.loads(run("show", shown, "--json").out)
     assert kept == json.loads(run(*command, "--json").out)
     assert kept["values"] == curve.values.tolist()

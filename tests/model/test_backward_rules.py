@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 import assay
 from assay import RuleSet, backward_rules, rule_set
+from assay.circuits import edge_scores
 from assay.errors import ModelError, OptionError
 from assay.model.backward import PRESETS, PRODUCTS
 from conftest import random_pairs, wrapped
@@ -81,8 +82,9 @@ def test_values_stay_in_every_precision(family: str, dtype: torch.dtype) -> None
         assert gradient.isfinite().all()
 
 
-def test_an_inner_rule_set_takes_the_place_of_the_outer_one_until_it_ends() -> None:
-    hf = tiny_model("qwen3")
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_an_inner_rule_set_takes_the_place_of_the_outer_one_until_it_ends(family: str) -> None:
+    hf = tiny_model(family)
     alone = {}
     for name in ("plain", "gim", "attn-lrp"):
         with backward_rules(hf, name):
@@ -191,14 +193,40 @@ def test_the_rules_do_not_count_as_somebodys_hooks() -> None:
         assert model.has_foreign_hooks
 
 
-def test_a_method_has_its_own_rules_whatever_it_is_called_in() -> None:
-    model, pairs = wrapped("llama"), random_pairs()
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_function_of_assay_refuses_a_block_of_other_rules(family: str) -> None:
+    """Neither would the block be heeded, nor could the numbers say that it was not."""
+    model, pairs = wrapped(family), random_pairs()
     expected = {rules: assay.attribution_patching(model, pairs, rules=rules, force=True) for rules in ("plain", "gim")}
+    calls = {
+        "attribution-patching": lambda: assay.attribution_patching(model, pairs, force=True),
+        "gim": lambda: assay.gim(model, pairs, force=True),
+        "hvp": lambda: assay.measure("hvp", model, pairs, sites="mlps", force=True),
+        "activation-patching": lambda: assay.screen(model, pairs, sites="mlps", top=2, force=True),
+        "eap": lambda: edge_scores(model, pairs, "eap", force=True),
+        "self-repair": lambda: assay.self_repair(model, pairs, force=True),
+        "gradient-x-input": lambda: assay.explain(model, "w1 w2", " w3", method="gradient-x-input", baseline="w4"),
+    }
+    before = state(model.hf)
     with backward_rules(model, "attn-lrp"):
+        inside = state(model.hf)
+        for name, call in calls.items():
+            with pytest.raises(OptionError, match=rf"^{name} is called inside .*'attn-lrp'"):
+                call()
+            assert state(model.hf) == inside
+        with pytest.raises(OptionError, match="rules of its own"):
+            assay.response_curve(model, pairs, "L1 MLP", points=2, segments=1)
         for rules, scores in expected.items():
-            again = assay.attribution_patching(model, pairs, rules=rules, force=True)
+            with backward_rules(model, rules):
+                again = assay.attribution_patching(model, pairs, rules=rules, force=True)
             assert (again.values == scores.values).all()
             assert again.configuration == scores.configuration
+            with pytest.raises(OptionError, match="Call it outside that block"):
+                assay.attribution_patching(model, pairs, rules=rules, force=True)
+        assay.attribution_patching(wrapped(family), pairs, force=True)
+    assert state(model.hf) == before
+    again = assay.attribution_patching(model, pairs, force=True)
+    assert (again.values == expected["plain"].values).all()
 
 
 def test_another_thread_waits() -> None:

@@ -15,6 +15,7 @@ from assay.reliability import (
     reliability,
     violation_rate,
 )
+from assay.report.screening import COVERAGE
 
 
 def test_reliability_of_a_parabola_is_the_ratio_of_its_terms() -> None:
@@ -122,3 +123,10 @@ def test_one_prompt_has_no_spread() -> None:
     assert np.isnan(bootstrap_mean(np.ones((3, 1)))).all()
     with pytest.raises(DataError, match="per component and example"):
         bootstrap_mean(np.ones(3))
+
+
+@pytest.mark.parametrize(("n", "said"), COVERAGE.items())
+def test_what_is_said_of_few_prompts_is_what_normal_values_give(n: int, said: float) -> None:
+    found = bootstrap_mean(np.random.default_rng(0).normal(size=(10_000, n)))
+    covered = ((found.lower <= 0) & (found.upper >= 0)).mean()
+    assert covered == pytest.approx(said, abs=0.01)  # 10 000 draws: a standard error of .004

@@ -149,3 +149,26 @@ def test_a_screening_page_is_offline_and_escapes(screening_page: str) -> None:
     assert "<img src=x" not in screening_page
     outside = re.sub(r"<script>.*?</script>", "", screening_page, flags=re.DOTALL)
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", outside)
+
+
+def columns_of(page: str) -> tuple[list[str], set[int]]:
+    """What the table of the largest components is headed by, and how many cells its rows have."""
+    table = page[page.index("<h2>Largest components</h2>") :].partition("</table>")[0]
+    head, _, rows = table.partition("</thead>")
+    return re.findall(r"<th(?: [^>]*)?>(.*?)</th>", head), {row.count("<td") for row in rows.split("<tr>")[1:]}
+
+
+def test_the_page_leaves_out_columns_that_would_say_nothing(screening_page: str, tmp_path: Path) -> None:
+    """Where every component was patched, there are neither intervals nor curvatures."""
+    model = assay.load("sequence-sort")
+    scores = assay.screen(model, assay.tasks.sort(model, n=3), sites="heads", top=3)
+    assert scores.certified
+    assert scores.exhausted
+    write_page(scores, tmp_path / "report.html")
+    exhausted = (tmp_path / "report.html").read_text("utf-8")
+    always = ["#", "component", "importance", "verdict", "other prompts (95 %)"]
+    assert columns_of(exhausted) == (always, {5})
+    assert columns_of(screening_page) == ([*always[:3], "interval", "R", *always[3:]], {7})
+    for name in ("interval", "R"):
+        assert f"<dt><b>{name}</b></dt>" in screening_page
+        assert f"<dt><b>{name}</b></dt>" not in exhausted

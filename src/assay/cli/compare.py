@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from assay.cli import options
+from assay.cli.again import command_line
 
 
 def compare_methods(
@@ -42,4 +43,4 @@ def compare_methods(
     given = dict(locals())
     from assay.cli.comparing import compare_methods as carry_out
 
-    carry_out(given)
+    carry_out(given, command_line(compare_methods, "compare", given))

@@ -23,18 +23,20 @@ from assay.methods.requirements import (
 )
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
-from assay.report.comparison import print_comparison, print_setting, read_comparison, setting_of, write_comparison
+from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison, setting_of
+from assay.report.comparison_page import write_comparison
 from assay.scores import configuration_hash
 from assay.sites import Component, Selection, parse
 from assay.store import finished_run, require_writable
 from assay.store.files import read_run_json
 
 
-def compare_methods(given: dict[str, Any]) -> None:
+def compare_methods(given: dict[str, Any], command: str) -> None:
     """Compare, keep, print.
 
     Args:
         given: the command's arguments by name.
+        command: the command line that makes this run again.
     """
     chosen = parse_methods(given["methods"])
     require_comparable(chosen, given["k"])
@@ -78,12 +80,15 @@ def compare_methods(given: dict[str, Any]) -> None:
         pairs = prompts.pairs(loaded)
         names = ("k", "sites", "metric", "direction", "memory", "seed", "align", "chat", "force")
         exact, found = compare(loaded, pairs, chosen, **{name: given[name] for name in names}, progress=True)
+        exact.provenance["command"] = command
         kept = {"request": request, "configuration": exact.configuration, "provenance": exact.provenance}
-        write_comparison(folder, found, {**setting_of(exact), **kept})
+        write_comparison(folder, found, {**setting_of(exact), **kept}, exact)
     run = read_run_json(folder)
     if given["as_json"]:
         print(json.dumps(run, indent=2, ensure_ascii=False))
         return
+    print_headline(console, run)
     print_setting(console, run)
     print_comparison(console, read_comparison(run), given["k"])
     console.print(f"Folder: {escape(str(folder))}", style="dim", soft_wrap=True)
+    console.print(f"Page: {escape(str((folder / 'report.html').resolve()))}", style="dim", soft_wrap=True)

@@ -45,8 +45,12 @@ class _Patient:
         return getattr(self.stream, name)
 
 
-def make_console() -> Console:
-    """The console that commands print to."""
+def make_console(*, quiet: bool = False) -> Console:
+    """The console that commands print to.
+
+    Args:
+        quiet: say nothing, where standard output is for JSON alone.
+    """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
-    return Console(file=_Patient(sys.stdout))  # type: ignore[arg-type]
+    return Console(file=_Patient(sys.stdout), quiet=quiet)  # type: ignore[arg-type]

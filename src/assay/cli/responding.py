@@ -15,7 +15,8 @@ from assay.methods import METHODS
 from assay.methods.requirements import require_direction
 from assay.model.loading import fingerprint, load
 from assay.report import describe
-from assay.report.response import print_response, read_response, response_to_dict, write_response
+from assay.report.response import print_response, read_response, response_to_dict
+from assay.report.response_page import write_response
 from assay.scores import configuration_hash
 from assay.screening import response_curve
 from assay.screening.curve import require_grid
@@ -23,8 +24,13 @@ from assay.store import finished_run, require_writable
 from assay.store.files import read_run_json
 
 
-def respond(given: dict[str, Any]) -> None:
-    """Measure, keep, print."""
+def respond(given: dict[str, Any], command: str) -> None:
+    """Measure, keep, print.
+
+    Args:
+        given: the command's arguments by name.
+        command: the command line that makes this run again.
+    """
     check_common({**given, "jobs": None, "top": 1})
     require_grid(given["points"], given["segments"])
     direction = require_direction(METHODS["activation-patching"], given["direction"])
@@ -53,8 +59,10 @@ def respond(given: dict[str, Any]) -> None:
         if not as_json:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         options = {name: given[name] for name in ("points", "segments", "metric", "memory", "align", "chat")}
-        curve = response_curve(loaded, prompts.pairs(loaded), given["component"], direction=direction, **options)
-        write_response(folder, curve, request)
+        pairs = prompts.pairs(loaded)
+        curve = response_curve(loaded, pairs, given["component"], direction=direction, **options)
+        curve.provenance["command"] = command
+        write_response(folder, curve, request, pairs)
     if as_json:
         print(json.dumps(response_to_dict(curve), indent=2, ensure_ascii=False))
     else:

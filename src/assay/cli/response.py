@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from assay.cli import options
+from assay.cli.again import command_line
 
 
 def response(
@@ -40,4 +41,4 @@ def response(
     given = dict(locals())
     from assay.cli.responding import respond
 
-    respond(given)
+    respond(given, command_line(response, "response", given))

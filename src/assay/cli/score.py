@@ -79,6 +79,7 @@ def score(
     skip: Annotated[bool, typer.Option(help="--no-skip also runs what is known to change nothing.")] = True,
     force: options.Force = False,
     out: options.Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Score every component of MODEL on a task: how much does each drive the behaviour?"""
     given = dict(locals())

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from assay.cli.console import make_console
 from assay.cli.running import TaskPrompts, carry_out, check_common
+from assay.cli.showing import show
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts
@@ -47,7 +48,7 @@ def score(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     references = open_prompts(given["reference"]) if given["reference"] else None
     request = _request(given, prompts, references)
     folder = given["out"] or Path("runs") / f"score-{prompts.name}-{configuration_hash(request)}"
-    console = make_console()
+    console = make_console(quiet=given["as_json"])
 
     def compute(loaded: Model, pairs: PromptPairs, kept: RunFolder) -> Scores:
         return measure(
@@ -81,7 +82,9 @@ def score(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         command=command,
         finished=lambda reason: _show_finished(console, folder, given["top"], reason),
     )
-    if scores is not None:
+    if given["as_json"]:
+        show(folder, given["top"], as_json=True)
+    elif scores is not None:
         print_scores(console, scores, given["top"], folder)
 
 

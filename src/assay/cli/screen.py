@@ -45,6 +45,7 @@ def screen(
     jobs: options.Jobs = None,
     force: options.Force = False,
     out: options.Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Find the largest components of MODEL with few exact runs: how far can each score be trusted?"""
     given = dict(locals())

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from assay.cli.console import make_console
 from assay.cli.running import TaskPrompts, carry_out, check_common, without
+from assay.cli.showing import show
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
 from assay.methods import METHODS
@@ -50,7 +51,7 @@ def screen(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         **vars(asked),
     }
     folder = given["out"] or Path("runs") / f"screen-{prompts.name}-{configuration_hash(without(request, LIMIT))}"
-    console = make_console()
+    console = make_console(quiet=given["as_json"])
 
     def compute(loaded: Model, pairs: PromptPairs, kept: RunFolder) -> ScreenedScores:
         return screen_model(
@@ -82,7 +83,9 @@ def screen(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         finished=lambda reason: _show_finished(console, folder, reason),
         limit=LIMIT,
     )
-    if scores is not None:
+    if given["as_json"]:
+        show(folder, given["top"], as_json=True)
+    elif scores is not None:
         print_screening(console, scores, folder=folder)
 
 

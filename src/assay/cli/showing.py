@@ -18,7 +18,7 @@ from assay.interactions.folder import KIND as SELF_REPAIR
 from assay.interactions.folder import load_self_repair
 from assay.report import print_finished, response
 from assay.report.circuit import circuit_as_json, print_circuit
-from assay.report.comparison import print_comparison, print_setting, read_comparison
+from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison
 from assay.report.explanations import print_explanations
 from assay.report.self_repair import as_json as self_repair_as_json
 from assay.report.self_repair import print_self_repair
@@ -51,6 +51,7 @@ Shown = tuple[Callable[[], Any], Callable[[Console], None]]
 
 def _comparison(folder: Path, run: dict[str, Any], top: int) -> Shown:
     def to_console(console: Console) -> None:
+        print_headline(console, run)
         print_setting(console, run)
         print_comparison(console, read_comparison(run), run["request"]["k"])
 

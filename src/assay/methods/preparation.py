@@ -44,7 +44,7 @@ from assay.methods.requirements import (
 from assay.methods.sharded import Jobs, opened, processes_of_run, require_jobs, threads_of_run
 from assay.model import Model
 from assay.model.attention import exclusive
-from assay.model.backward import installed
+from assay.model.backward import installed, require_no_other_rules
 from assay.scale import LocalProcesses
 from assay.sites import AnySites, Selection, describe, select
 from assay.store import RunFolder
@@ -225,6 +225,7 @@ def prepared(
         processes_of_run(jobs, model) as processes,
     ):
         model.require_ready()
+        require_no_other_rules(model, method.rules, method.name)
         rows = encode(model, pairs, chosen, align)
         components = _each_position(
             select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites)), rows

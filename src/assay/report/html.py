@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from assay.data.baseline import standard_error
+from assay.data.baseline import Baseline, standard_error
+from assay.data.pairs import PromptPairs
 from assay.report import figures, screening, words
 from assay.scores import Scores
 from assay.screening import ScreenedScores
@@ -27,23 +30,33 @@ def write_page(scores: Scores, path: str | Path) -> None:
     page = environment.get_template("screening.html" if screened else "scores.html").render(
         scores=scores,
         screening=screening,
-        words=words,
-        standard_error=standard_error,
-        plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-        figures=[(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in drawn],
+        **frame(drawn, scores.pairs, scores.baseline),
         top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
         shares=words.has_shares(scores),
-        examples=list(zip(scores.pairs, scores.baseline.clean, scores.baseline.corrupted, strict=True))[
-            :EXAMPLES_SHOWN
-        ],
         details={
             "configuration": scores.configuration,
             "cost": scores.cost,
             "provenance": scores.provenance,
         },
-        to_json=lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     )
     Path(path).write_text(page, encoding="utf-8")
+
+
+def frame(drawn: Sequence[tuple[str, str, go.Figure]], pairs: PromptPairs, baseline: Baseline) -> dict[str, Any]:
+    """What ``base.html`` shows of any run besides its answer: figures, baseline, prompts.
+
+    Args:
+        drawn: name, title and figure each.
+    """
+    return {
+        "words": words,
+        "standard_error": standard_error,
+        "plotly": Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
+        "figures": [(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in drawn],
+        "pairs": pairs,
+        "examples": list(zip(pairs, baseline.clean, baseline.corrupted, strict=True))[:EXAMPLES_SHOWN],
+        "to_json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
+    }
 
 
 def make_environment() -> jinja2.Environment:

@@ -16,7 +16,7 @@ from assay.errors import DataError, OptionError
 from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
 from assay.model.attention import exclusive
-from assay.model.backward import installed, rule_set
+from assay.model.backward import installed, require_no_other_rules, rule_set
 from assay.tokens.baselines import DEFAULT as DEFAULT_BASELINE
 from assay.tokens.baselines import Baseline
 from assay.tokens.faithfulness import (
@@ -130,6 +130,8 @@ def explain_all(
     for method in chosen:
         require_suited(method, model)
     with exclusive(model.hf):
+        for method in chosen:
+            require_no_other_rules(model, rule_set(method.rules), method.name)
         asked = ask(model, questions, chat=chat)
         replacing = Baseline(model, baseline)
         replaced = [replacing.of(one) for one in asked]
@@ -200,7 +202,6 @@ def _explained(setting: Setting, inputs: Inputs, baseline: str, methods: Sequenc
         values = replaced_values(setting, inputs, np.stack([none, every]))
     scores, gaps = {}, {}
     for method in methods:
-        # A user's own rules around this call do not reach in.
         with setting.cost.stage(method.name), installed(model, rule_set(method.rules)):
             scores[method.name] = method.compute(setting, inputs)
         if not np.isfinite(scores[method.name]).all():

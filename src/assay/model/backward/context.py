@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from torch import nn
 from transformers import PreTrainedModel
 
-from assay.errors import ModelError
+from assay.errors import ModelError, OptionError
 from assay.model.attention import exclusive, through_assay
 from assay.model.backward.installation import Installation
 from assay.model.backward.rules import PLAIN, RuleSet, rule_set
@@ -19,6 +19,8 @@ from assay.model.loading import load
 from assay.model.model import Model
 
 _installed: WeakKeyDictionary[PreTrainedModel, Installation] = WeakKeyDictionary()
+_asked_for: WeakKeyDictionary[PreTrainedModel, RuleSet] = WeakKeyDictionary()
+"""Of the innermost block of the user's."""
 _sound: WeakSet[PreTrainedModel] = WeakSet()
 
 
@@ -32,6 +34,9 @@ def backward_rules(model: Model | PreTrainedModel | Any, rules: str | RuleSet) -
     stay and see what they saw; everything is put back on any exit. The model belongs to this thread meanwhile.
 
     Gradients of activations are what the rules are about; those of weights are not defined by them.
+
+    Gradients that you take yourself follow the rules. assay's own functions have rules of their own (``rules=``), and
+    refuse to be called inside a block of others.
 
     >>> with assay.backward_rules(hf, "gim"):
     ...     logits = hf(inputs_embeds=embeddings).logits
@@ -53,8 +58,35 @@ def backward_rules(model: Model | PreTrainedModel | Any, rules: str | RuleSet) -
     chosen = rule_set(rules)
     found = model if isinstance(model, Model) else _checked(model)
     found.require_ready()
-    with installed(found, chosen), through_assay(found.hf):
-        yield chosen
+    hf = found.hf
+    with installed(found, chosen), through_assay(hf):
+        around = _asked_for.get(hf)
+        _asked_for[hf] = chosen
+        try:
+            yield chosen
+        finally:
+            _asked_for.pop(hf)
+            if around is not None:
+                _asked_for[hf] = around
+
+
+def require_no_other_rules(model: Model, rules: RuleSet, what: str) -> None:
+    """Refuse to put other rules in the place of those that the user asked for around this call.
+
+    Args:
+        rules: that are to hold.
+        what: takes gradients under them.
+
+    Raises:
+        OptionError: the call stands inside a block of `backward_rules` with other rules.
+    """
+    around = _asked_for.get(model.hf)
+    if around is not None and around != rules:
+        raise OptionError(
+            f"{what} is called inside assay.backward_rules(..., {str(around)!r}), but follows rules of its own "
+            "whatever is around it. Call it outside that block; first-order methods take others as rules= (on the "
+            "command line --rules)."
+        )
 
 
 @contextmanager
@@ -66,15 +98,17 @@ def installed(model: Model, rules: RuleSet) -> Iterator[None]:
         if rules == (PLAIN if outer is None else outer.rules):
             yield
             return
-        inner = Installation(model, rules)
+        inner: Installation | None = None
         try:
             if outer is not None:
-                outer.take_off()
+                outer.take_off()  # norms are looked at as they are, without rules
+            inner = Installation(model, rules)
             inner.put_on()
             _installed[hf] = inner
             yield
         finally:
-            inner.take_off()
+            if inner is not None:
+                inner.take_off()
             _installed.pop(hf, None)
             if outer is not None:
                 _installed[hf] = outer
