@@ -25,9 +25,9 @@ def carry_out(given: dict[str, Any]) -> None:
     console = make_console()
 
     def tell(seed: int, line: dict[str, Any]) -> None:
-        loss = "" if line["loss"] is None else f"  loss {line['loss']:.4f}"
+        loss = "" if line["loss"] is None else f"  loss {line['loss']:.4f}  trained {line['trained']:.3f}"
         step = f"step {line['step']} of at most {setting.steps}"
-        console.print(f"seed {seed}  {step}{loss}  exact match {line['accuracy']:.3f}", highlight=False)
+        console.print(f"seed {seed}  {step}{loss}  held out {line['accuracy']:.3f}", highlight=False)
 
     try:
         models = train(setting, folder, given["seeds"], given["jobs"], tell)

@@ -42,6 +42,8 @@ class Checkpoint:
     seed: int
     step: int
     loss: float | None
+    trained: float | None
+    """Share of the lines trained on since the evaluation before that were answered exactly."""
     accuracy: float
     """Share of the held-out examples that are answered exactly."""
     final: bool
@@ -106,7 +108,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     try:
         about = json.loads((folder / ABOUT).read_text("utf-8"))
         return Checkpoint(
-            int(about["seed"]), int(about["step"]), about["loss"], float(about["accuracy"]), about["final"], folder
+            int(about["seed"]),
+            int(about["step"]),
+            about["loss"],
+            about["trained"],
+            float(about["accuracy"]),
+            about["final"],
+            folder,
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{folder / ABOUT} is missing or damaged: {error}") from error

@@ -66,7 +66,8 @@ class _Run:
             self.model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay, fused=True
         )
         self.losses: list[float] = []
-        """Since the last evaluation."""
+        self.right: list[float] = []
+        """Loss, and share of the lines answered exactly, of each batch since the last evaluation."""
 
     def train(self, advance: Callable[[int], object]) -> None:
         step = restore_state(self.folder, self.model, self.optimiser, self.generator)
@@ -91,16 +92,17 @@ class _Run:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         self.losses.append(loss.item())
+        self.right.append(_all_right(logits.detach(), lines).double().mean().item())
 
     def _evaluate(self, step: int) -> bool:
         """Measure, and keep all that is due, the state last of all; whether training has ended."""
         accuracy = torch.cat([exact_match(self.model, lines) for lines in self.held_out]).double().mean().item()
-        loss = math.fsum(self.losses) / len(self.losses) if self.losses else None
+        loss, trained = _mean(self.losses), _mean(self.right)
         if loss is not None and not math.isfinite(loss):
             raise ModelError(f"The loss of seed {self.seed} is {loss} at step {step}. Use a smaller learning rate.")
         reached = accuracy >= self.setting.wanted
         final = step == self.setting.steps or (reached and not self.setting.long and step > 0)
-        line: dict[str, Any] = {"step": step, "loss": loss, "accuracy": accuracy}
+        line: dict[str, Any] = {"step": step, "loss": loss, "trained": trained, "accuracy": accuracy}
         about = {**self.setting.to_dict(), "seed": self.seed, **line, "reached": reached, "final": final}
         append_log(self.folder, line)
         if is_scheduled(step):
@@ -111,6 +113,7 @@ class _Run:
         else:
             save_state(self.folder, step, self.model, self.optimiser, self.generator)
         self.losses.clear()
+        self.right.clear()
         return final
 
 
@@ -123,7 +126,15 @@ def answer_logits(model: PreTrainedModel, lines: Lines) -> Tensor:
 @torch.no_grad()
 def exact_match(model: PreTrainedModel, lines: Lines) -> Tensor:
     """(B,): whether greedy decoding gives the whole answer (teacher-forced, which is the same)."""
-    return (answer_logits(model, lines).argmax(-1) == lines.tokens[:, lines.answer :]).all(-1)
+    return _all_right(answer_logits(model, lines), lines)
+
+
+def _all_right(logits: Tensor, lines: Lines) -> Tensor:
+    return (logits.argmax(-1) == lines.tokens[:, lines.answer :]).all(-1)
+
+
+def _mean(values: list[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
 
 
 @contextmanager
