@@ -90,6 +90,28 @@ def test_what_is_held_out_is_never_trained_on() -> None:
     assert len(set(rows)) > 0.99 * len(rows)
 
 
+def test_a_share_of_the_batches_has_many_repeats() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for share, few, many in ((0.0, 0, 0), (0.25, 30, 70), (1.0, 200, 200)):
+        examples = Sequences("sort", 20, share)
+        batches = [examples.batch(64, generator) for _ in range(200)]
+        rows = [lines.tokens[:, 1 : lines.answer - 1].tolist() for lines in batches]
+        repeated = [sum(len(set(row)) < len(row) for row in numbers) / 64 for numbers in rows]
+        assert few <= sum(value > 0.33 for value in repeated) <= many, share
+
+
+def test_the_learning_rate_decays_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[float] = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda self: (used.append(self.param_groups[0]["lr"]), step(self))[1]
+    )
+    train(tiny(steps=4, decay=True), tmp_path / "decay")
+    train(tiny(steps=2), tmp_path / "constant")
+    half = 0.5**0.5 / 2
+    assert used == pytest.approx([1e-3, 1e-3 * (0.5 + half), 5e-4, 1e-3 * (0.5 - half), 1e-3, 1e-3])
+
+
 def test_sums_are_held_out_in_both_orders() -> None:
     generator = torch.Generator().manual_seed(0)
     for share in (0.3, 0.7):
@@ -211,6 +233,8 @@ def test_the_loss_is_that_of_the_answer_alone(tmp_path: Path) -> None:
         ("sort", {"learning_rate": 0.0}, "above 0"),
         ("sort", {"width": 30, "heads": 4}, "width of 30"),
         ("sort", {"wanted": 0.0}, "above 0"),
+        ("sort", {"repeats": 1.5}, "repeats is a share"),
+        ("modular-addition", {"repeats": 0.5}, "repeats belongs to sort and reverse"),
         ("sort", {"momentum": 0.9}, "no option 'momentum'"),
     ],
 )

@@ -44,7 +44,7 @@ def examples_of(setting: TrainingSetting) -> Examples:
     if setting.task == "modular-addition":
         assert setting.share is not None
         return ModularAddition(setting.share, setting.held_out)
-    return Sequences(setting.task, setting.held_out)
+    return Sequences(setting.task, setting.held_out, setting.repeats)
 
 
 class Sequences:
@@ -52,8 +52,8 @@ class Sequences:
 
     vocabulary = sequences.VOCABULARY
 
-    def __init__(self, kind: str, held_out: int) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, held_out: int, repeats: float = 0.0) -> None:
+        self.kind, self.repeats = kind, repeats
         lengths = list(sequences.TRAINED_LENGTHS)
         generator = torch.Generator().manual_seed(HELD_OUT_SEED)
         sizes = [held_out // len(lengths) + (number < held_out % len(lengths)) for number in range(len(lengths))]
@@ -65,16 +65,22 @@ class Sequences:
     def batch(self, size: int, generator: torch.Generator) -> Lines:
         lengths = list(self._held_out)
         length = lengths[int(torch.randint(len(lengths), (1,), generator=generator))]
-        numbers = self._draw(length, size, generator)
+        often = self.repeats > 0 and torch.rand((), generator=generator).item() < self.repeats
+        pool = 2 * length if often else sequences.LARGEST
+        numbers = self._draw(length, size, generator, pool)
         while (again := torch.isin(_keys(numbers), self._keys[length])).any():
-            numbers[again] = self._draw(length, int(again.sum()), generator)
+            numbers[again] = self._draw(length, int(again.sum()), generator, pool)
         return self._lines(numbers)
 
     def held_out(self) -> list[Lines]:
         return [self._lines(numbers) for numbers in self._held_out.values() if len(numbers)]
 
-    def _draw(self, length: int, size: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(1, sequences.LARGEST + 1, (size, length), generator=generator)
+    def _draw(self, length: int, size: int, generator: torch.Generator, pool: int = sequences.LARGEST) -> Tensor:
+        """Numbers (B, n), those of each line from so many of its own."""
+        if pool == sequences.LARGEST:
+            return torch.randint(1, pool + 1, (size, length), generator=generator)
+        pools = torch.rand(size, sequences.LARGEST, generator=generator).argsort(1)[:, :pool] + 1
+        return pools.gather(1, torch.randint(pool, (size, length), generator=generator))
 
     def _lines(self, numbers_Bn: Tensor) -> Lines:
         size, length = numbers_Bn.shape

@@ -79,12 +79,16 @@ class _Run:
         ended = False
         while not ended:
             step += 1
-            self._step()
+            self._step(step)
             if step % self.setting.evaluate_every == 0 or is_scheduled(step) or step == self.setting.steps:
                 ended = self._evaluate(step)
                 advance(1)
 
-    def _step(self) -> None:
+    def _step(self, step: int) -> None:
+        if self.setting.decay:
+            share = (step - 1) / self.setting.steps
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.setting.learning_rate * (1 + math.cos(math.pi * share)) / 2
         lines = self.examples.batch(self.setting.batch, self.generator)
         logits = answer_logits(self.model, lines)
         loss = cross_entropy(logits.flatten(0, 1), lines.tokens[:, lines.answer :].flatten())

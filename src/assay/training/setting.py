@@ -18,7 +18,9 @@ class TrainingSetting:
 
     ``steps`` is the most that are taken. Training ends before that at the first evaluation at which ``wanted`` of the
     held-out examples are answered exactly, unless it is ``long``. ``share`` is the share of all sums that
-    modular-addition is trained on.
+    modular-addition is trained on. With ``decay`` the learning rate falls to zero along a half cosine over ``steps``.
+    ``repeats`` is the share of sort's and reverse's batches whose lines draw from twice as many numbers as they are
+    long, so that a number often comes twice; all others draw from all 99.
     """
 
     task: str
@@ -35,6 +37,8 @@ class TrainingSetting:
     held_out: int = 1000
     evaluate_every: int = 100
     share: float | None = None
+    decay: bool = False
+    repeats: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,6 +64,8 @@ def training_setting(task: str, **options: Any) -> TrainingSetting:
     given = {name: value for name, value in options.items() if value is not None}
     if task != "modular-addition" and "share" in given:
         raise OptionError(f"--share belongs to modular-addition: {task} draws new examples for ever.")
+    if task == "modular-addition" and "repeats" in given:
+        raise OptionError("repeats belongs to sort and reverse: the sums of modular-addition are all there.")
     setting = TrainingSetting(task, **{**DEFAULTS[task], **given})
     _check(setting)
     return setting
@@ -79,6 +85,8 @@ def _check(setting: TrainingSetting) -> None:
         raise OptionError(f"--weight-decay must be at least 0, not {setting.weight_decay}.")
     if not 0 < setting.wanted <= 1:
         raise OptionError(f"wanted is a share of the held-out examples, above 0 and at most 1, not {setting.wanted}.")
+    if not 0 <= setting.repeats <= 1:
+        raise OptionError(f"repeats is a share of the batches, from 0 to 1, not {setting.repeats}.")
     if setting.share is not None and not SMALLEST_SHARE <= setting.share <= LARGEST_SHARE:
         raise OptionError(
             f"--share must be from {SMALLEST_SHARE} to {LARGEST_SHARE}, not {setting.share}: the first "

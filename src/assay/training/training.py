@@ -120,7 +120,7 @@ def _require_same(folder: Path, setting: TrainingSetting) -> None:
         return
     try:
         there = json.loads(path.read_text("utf-8"))
-        setting_there = there["setting"]
+        setting_there = TrainingSetting(**there["setting"]).to_dict()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is damaged or no file of a training: {error}. Choose another --out.") from error
     if there.get("schema_version") != SCHEMA_VERSION:
