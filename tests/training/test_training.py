@@ -23,7 +23,7 @@ from assay.training.sequence_model import TOKEN_IDS, build_model
 TINY: dict[str, Any] = {"layers": 1, "heads": 2, "width": 16, "batch": 8, "held_out": 20, "evaluate_every": 10}
 
 
-def tiny(task: str = "sort", **options: Any) -> TrainingSetting:
+def tiny(task: str = "reverse", **options: Any) -> TrainingSetting:
     return training_setting(task, **{**TINY, "steps": 30, **options})
 
 
@@ -210,7 +210,7 @@ def test_the_loss_is_that_of_the_answer_alone(tmp_path: Path) -> None:
     train(tiny(steps=1, batch=3), tmp_path / "made")
     line = json.loads((tmp_path / "made/seed-0/log.jsonl").read_text().splitlines()[1])
     model = assay.load(tmp_path / "made/seed-0/step-000000").hf.double()
-    lines = Sequences("sort", 20).batch(3, torch.Generator().manual_seed(0))
+    lines = Sequences("reverse", 20).batch(3, torch.Generator().manual_seed(0))
     losses = []
     for row in lines.tokens:
         log_probs = model(row[None]).logits[0].log_softmax(-1)

@@ -46,10 +46,10 @@ class TrainingSetting:
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "reverse": {},
-    "sort": {},
+    "sort": {"steps": 3000, "decay": True, "repeats": 0.25},
     "modular-addition": {"weight_decay": 1.0, "batch": 512, "steps": 20_000, "share": 0.5},
 }
-"""Of the two papers (arXiv 2602.01442, 2201.02177), by task."""
+"""Of the two papers (arXiv 2602.01442, 2201.02177), by task, but for sort: docs/training.md says why."""
 
 
 def training_setting(task: str, **options: Any) -> TrainingSetting:
