@@ -47,6 +47,7 @@ def start(name: str, what: str, *arguments: str) -> subprocess.CompletedProcess[
         ("compare --help", 0),
         ("response --help", 0),
         ("circuit --help", 0),
+        ("train --help", 0),
         ("score smollm2-135m --task ioi --oops 1", 2),
         ("screen smollm2-135m", 2),
         ("list people", 2),

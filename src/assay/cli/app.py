@@ -24,6 +24,7 @@ from assay.cli.screen import demo, screen
 from assay.cli.self_repair import self_repair
 from assay.cli.show import show
 from assay.cli.study import study
+from assay.cli.train import train
 from assay.errors import AssayError
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
@@ -41,6 +42,7 @@ app.command()(show)
 app.command("list")(list_kind)
 app.command()(doctor)
 app.command()(demo)
+app.command()(train)
 app.add_typer(study, name="study")
 
 

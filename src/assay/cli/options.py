@@ -40,7 +40,12 @@ Length = Annotated[
     int | None, typer.Option(help="Of sort and reverse: numbers (default 5). Of induction: words (default 6).")
 ]
 Relation = Annotated[str | None, typer.Option(help="Of facts: one, such as country-capital; default all.")]
-TaskKind = Annotated[str | None, typer.Option(help="Of sentiment: reviews (default) or words.")]
+TaskKind = Annotated[
+    str | None,
+    typer.Option(
+        help="Of sentiment: reviews (default) or words. Of modular-addition: held-out (default), trained or all."
+    ),
+]
 Operation = Annotated[str | None, typer.Option(help="Of arithmetic: plus (default) or minus.")]
 Columns = Annotated[
     str | None, typer.Option(help="Of a table: what its columns are called, as in clean=prompt,answer=target.")

@@ -17,6 +17,7 @@ from assay.data.tasks.facts import facts
 from assay.data.tasks.greater_than import greater_than
 from assay.data.tasks.induction import induction
 from assay.data.tasks.ioi import ioi
+from assay.data.tasks.modular_addition import modular_addition
 from assay.data.tasks.sentiment import sentiment
 from assay.data.tasks.sequences import reverse, sort
 from assay.errors import DataError, OptionError, instead_of
@@ -33,6 +34,7 @@ __all__ = [
     "induction",
     "ioi",
     "make_pairs",
+    "modular_addition",
     "reverse",
     "sentiment",
     "sort",
@@ -75,6 +77,7 @@ TASKS: dict[str, Task] = {
         Task("arithmetic", "sums or differences after worked examples", "logit-diff", arithmetic),
         Task("sort", "sort integers (for sequence-sort)", "log-prob-diff", sort),
         Task("reverse", "reverse integers (for sequence-reverse)", "log-prob-diff", reverse),
+        Task("modular-addition", "sums modulo 97 (for models of assay train)", "logit-diff", modular_addition),
     )
 }
 
