@@ -69,6 +69,10 @@ def circuit(
     memory: options.Memory = options.DEFAULT_MEMORY,
     force: options.Force = False,
     top: Annotated[int, typer.Option(help="Scores to print.")] = 20,
+    submission: Annotated[
+        Path | None,
+        typer.Option(help="Folder for MIB's leaderboard that the scores are added to, as TASK_MODEL/importances.json."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/circuit-TASK-HASH.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
