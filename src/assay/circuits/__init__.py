@@ -1,6 +1,7 @@
 """Circuits: which edges between components carry a behaviour, and whether they alone can."""
 
 from assay.circuits.edges import EdgeScores, edge_scores
+from assay.circuits.ensembles import ensemble
 from assay.circuits.faithfulness import CircuitValues, Curve
 from assay.circuits.finding import find_circuit, split_pairs
 from assay.circuits.found import FoundCircuit
@@ -26,6 +27,7 @@ __all__ = [
     "circuit_curve",
     "edge_scores",
     "edge_table",
+    "ensemble",
     "find_circuit",
     "known_circuit",
     "node_curve",
