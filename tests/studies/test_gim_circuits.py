@@ -1,4 +1,4 @@
-"""The study of circuits end to end on small models: gone on with where it was stopped, and a page from what is stored."""
+"""The study of circuits end to end on small models: gone on with where it stopped, and a page from what is stored."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from assay.circuits import EdgeScores, Graph, circuit_curve, edge_scores, ensemble
@@ -138,7 +139,7 @@ def read_found(inside: Path, method: str) -> Found | None:
             if ranking in tensors
         }
         return Found(tensors["scores"], circuits, cost)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise StoreError(f"{inside / method}.safetensors is damaged: {error}") from error
 
 
