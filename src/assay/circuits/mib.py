@@ -54,8 +54,9 @@ def write_mib(scores: EdgeScores, path: str | Path, kept: Flags | None = None, r
     require_exportable(graph)
     inside = np.zeros(graph.n_edges, bool) if kept is None else kept
     nodes = {graph.source_names[source] for source in np.unique(graph.edge_sources[inside])}
+    d_model = scores.provenance.get("model", {}).get("d_model", 0)  # 0: not known, as of an ensemble of imports
     content: dict[str, Any] = {
-        "cfg": scores.configuration.get("cfg") or describe_shape(graph, scores.provenance["model"]["d_model"]),
+        "cfg": scores.configuration.get("cfg") or describe_shape(graph, d_model),
         "nodes": {name: {"in_graph": name in nodes} for name in graph.source_names} | {"logits": {"in_graph": True}},
         "edges": {
             name: {"score": float(score), "in_graph": bool(there)}

@@ -40,7 +40,9 @@ def circuit(
     rule: Annotated[
         str | None, typer.Option(help=f"Of methods that integrate: {', '.join(options.RULES)} (default midpoint).")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Of methods that integrate (default 5 of edges).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Of methods that integrate (default 5 of edges), and of edge-masks (100).")
+    ] = None,
     probes: Annotated[int | None, typer.Option(help="Of second-order and hvp-sampled (default 8).")] = None,
     rules: Annotated[
         str | None, typer.Option(help="Of first-order methods: backward rules (assay list rules), such as gim.")
