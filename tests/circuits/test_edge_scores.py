@@ -294,6 +294,24 @@ def test_rules_by_name_are_those_of_the_context(make) -> None:
     assert edge_scores(model, pairs, make(rules="plain"), force=True).estimates_effect
 
 
+@pytest.mark.parametrize("rules", ["gim", "gim-without-temperature", "gim-without-norm", "gim-without-product"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "phi3"])
+def test_under_rules_the_edges_out_of_a_node_add_up_to_its_attribution(family: str, rules: str) -> None:
+    """What nodes get under these rules has an oracle of its own, written out by hand."""
+    model, pairs = wrapped(family), random_pairs(3)
+    scores = edge_scores(model, pairs, eap(rules=rules), force=True)
+    nodes = assay.attribution_patching(model, pairs, sites="heads,mlps", direction="noise", rules=rules, force=True)
+    assert len(nodes.components) == scores.graph.n_sources - 1
+    for component, effect in zip(nodes.components, nodes.values, strict=True):
+        unit = "m" if component.site == "mlps" else "a"
+        name = f"{unit}{component.layer}" + (f".h{component.unit}" if unit == "a" else "")
+        out = scores.graph.edge_sources == scores.graph.source_names.index(name)
+        np.testing.assert_allclose(scores.values[:, out].sum(1), -effect, rtol=0, atol=1e-9)
+    whole = edge_scores(model, pairs, eap(rules="gim" if rules != "gim" else "plain"), force=True)
+    assert np.abs(scores.values - whole.values).max() > 1e-4
+    assert scores.configuration["rules"] == rules
+
+
 def test_what_does_not_exist_is_refused() -> None:
     model, pairs = wrapped("llama"), random_pairs(2)
     with pytest.raises(OptionError, match="no edge method 'eap-ig'"):

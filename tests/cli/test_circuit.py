@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.circuits import FoundCircuit
+from assay.circuits import FoundCircuit, check_submission
 from cli.conftest import Run
 
 COMMAND = ("circuit", "sequence-sort", "--task", "sort", "--n", "4")
@@ -70,6 +70,19 @@ def test_nodes_and_neurons(run: Run, level: str) -> None:
     assert json.loads(again.out)["cpr"] == json.loads(run("show", "folder", "--json").out)["cpr"]
 
 
+@pytest.mark.parametrize("level", ["edge", "node"])
+def test_scores_are_added_to_a_submission(run: Run, level: str) -> None:
+    method = "random" if level == "edge" else "attribution-patching"
+    ended = run(*COMMAND, "--level", level, "--method", method, "--submission", "all", "--out", "folder")
+    assert ended.code == 0, ended.err
+    assert "all/sort_sequence-sort/importances.json" in ended.out.replace("\n", "")
+    (entry,) = check_submission("all", complete=False)
+    assert (entry.task, entry.model, entry.level) == ("sort", "sequence-sort", level)
+    Path("all/sort_sequence-sort/importances.json").unlink()
+    assert run(*COMMAND, "--level", level, "--method", method, "--submission", "all", "--out", "folder").code == 0
+    assert len(check_submission("all", complete=False)) == 1
+
+
 def test_exact_scores_are_not_called_unvalidated(run: Run) -> None:
     ended = run(*COMMAND, "--method", "exact", "--out", "folder", "--json")
     assert json.loads(ended.out)["label"] == "measured by intervention"
@@ -88,6 +101,7 @@ def test_exact_scores_are_not_called_unvalidated(run: Run) -> None:
         (("--level", "node", "--method", "zero-ablation"), "direction noise"),
         (("--level", "node", "--ungrouped"), "--level edge"),
         (("--level", "node", "--faithfulness", "0.8"), "--level edge"),
+        (("--level", "neuron", "--submission", "all"), "coordinates of what a node writes"),
         (("--size", "2"), "above 0 and at most 1"),
         (("--size", "0.1", "--faithfulness", "0.8"), "one of them"),
         (("--from", "nothing.json"), "There is no nothing.json"),

@@ -32,7 +32,8 @@ class EdgeScores:
 
     graph: Graph
     values: np.ndarray
-    """(n, E) float64, in the metric's unit unless the method has none; of an import (1, E), the mean."""
+    """(n, E) float64, in the metric's unit unless the method has none; (1, E) of an import (the mean), of learned masks
+    and of ensembles."""
     pairs: PromptPairs | None
     """What they were made on; None of an import that does not say."""
     method: str
@@ -140,10 +141,12 @@ def edge_scores(
     elif ablation not in chosen.ablations:
         raise OptionError(f"{chosen.name} is defined for {', '.join(chosen.ablations)}, not for {ablation!r}.")
     require_floats(chosen, model.dtype.itemsize)
-    order = 2 if chosen.second_order else int(chosen.gradients)
+    order = 2 if chosen.second_order or chosen.learn else int(chosen.gradients)
     with studied(model, pairs, chosen.name, order=order, ablation=ablation, **options) as study:
         values = np.zeros((study.n, study.graph.n_edges))
         with study.cost.stage(chosen.name):
+            if chosen.learn is not None:
+                return _scores_of(study, chosen, chosen.learn(study))
             for contrast in study.contrasts():
                 found = chosen.compute(contrast).double().cpu().numpy()
                 np.add.at(values, contrast.examples, found)
@@ -151,7 +154,9 @@ def edge_scores(
 
 
 def require_floats(method: EdgeMethod, itemsize: int) -> None:
-    """Refuse (`OptionError`) second derivatives in half precision, whose rounding drowns them."""
+    """Refuse (`OptionError`) half precision for second derivatives and for learning, which its rounding drowns."""
+    if method.learn is not None and itemsize < 4:
+        raise OptionError(f"{method.name} learns by small steps, which need --dtype float32 or float64.")
     if method.second_order and itemsize < 4:
         raise OptionError(f"{method.name} takes second derivatives, which need --dtype float32 or float64.")
 

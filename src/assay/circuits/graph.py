@@ -212,7 +212,15 @@ class Graph:
 
     def absent(self, kept: Sequence[Flags] | Flags, device: torch.device | str = "cpu") -> Absent:
         """Circuits (C, E) of kept edges as `assay.engine.circuit_run` takes them."""
-        table = torch.from_numpy(~self.table(np.asarray(kept, bool)).astype(bool)).to(device)
+        return self._by_layer(torch.from_numpy(~self.table(np.asarray(kept, bool)).astype(bool)).to(device))
+
+    def absent_shares(self, kept_CE: torch.Tensor) -> Absent:
+        """The same for shares of edges between 0 and 1, through which gradients go."""
+        table = kept_CE.new_ones(len(kept_CE), self.n_destinations, self.n_sources)
+        table[:, self.edge_destinations, self.edge_sources] = 1 - kept_CE
+        return self._by_layer(table)
+
+    def _by_layer(self, table: torch.Tensor) -> Absent:
         readers, mlps = [], []
         for layer in range(self.n_layers):
             first = self.first_destination(layer)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from assay.circuits.contrast import Ablation, Contrast
+from assay.circuits.contrast import Ablation, Contrast, Study
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,5 @@ class EdgeMethod:
     source: str = ""
     clean_only: bool = False
     """Looks at the clean run alone, at all its positions."""
+    learn: Callable[[Study], np.ndarray] | None = None
+    """Instead of ``compute``: gives (1, E) scores that no single example has."""

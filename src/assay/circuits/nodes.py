@@ -55,7 +55,7 @@ def neuron_scores(model: Model, scores: Scores) -> NDArray[np.float64]:
 def node_curve(
     model: Model,
     pairs: AnyPairs,
-    scores: Scores,
+    scores: Scores | NDArray[np.float64],
     *,
     sizes: Sequence[float] = SIZES,
     absolute: bool = False,
@@ -67,22 +67,24 @@ def node_curve(
 
     Args:
         scores: of ``heads,mlps``, with or without ``embeddings``; or of ``neurons``, with or without ``heads`` and
-            ``embeddings``. What was not scored is always kept.
+            ``embeddings``. What was not scored is always kept. Or (S,) scores of sources made elsewhere, NaN where
+            there is none.
         sizes: shares of what was scored; otherwise as `assay.circuits.runs.circuit_curve`.
 
     Raises:
         OptionError: neurons and MLPs at once; otherwise as `assay.circuits.runs.circuit_curve`.
     """
-    chosen = require_unseen(model, as_pairs(pairs, model, seed), scores.pairs, chat=options.get("chat", False))
+    seen, method = (scores.pairs, scores.method) if isinstance(scores, Scores) else (None, "imported")
+    chosen = require_unseen(model, as_pairs(pairs, model, seed), seen, chat=options.get("chat", False))
     counts = [int(size * scored_items(model, scores)) for size in sizes]
     sources, neurons = best_items(model, scores, counts, absolute=absolute)
     found = run_items(model, chosen, sources, neurons, ablation=ablation, **options)
     level = "nodes" if neurons is None else "neurons"
-    settings = {"scores": scores.method, "ranking": "absolute" if absolute else "signed", "level": level}
+    settings = {"scores": method, "ranking": "absolute" if absolute else "signed", "level": level}
     return curve_of(sizes, found, counts, counts, {**settings, "ablation": ablation}, seed=seed)
 
 
-def scored_items(model: Model, scores: Scores) -> int:
+def scored_items(model: Model, scores: Scores | NDArray[np.float64]) -> int:
     """How many nodes and neurons were scored.
 
     Raises:
@@ -91,7 +93,9 @@ def scored_items(model: Model, scores: Scores) -> int:
     return int((~np.isnan(_items(model, scores))).sum())
 
 
-def best_items(model: Model, scores: Scores, counts: Sequence[int], *, absolute: bool) -> tuple[Flags, Flags | None]:
+def best_items(
+    model: Model, scores: Scores | NDArray[np.float64], counts: Sequence[int], *, absolute: bool
+) -> tuple[Flags, Flags | None]:
     """(C, S) sources and, where neurons were scored, (C, layers, F) neurons: so many of the best, and all unscored."""
     items = _items(model, scores)
     scored = ~np.isnan(items)
@@ -120,8 +124,14 @@ def run_items(
     return run_circuits(model, pairs, graph, graph.nodes(sources), ablation=ablation, **options)
 
 
-def _items(model: Model, scores: Scores) -> NDArray[np.float64]:
+def _items(model: Model, scores: Scores | NDArray[np.float64]) -> NDArray[np.float64]:
     """Importance of every source and, where neurons were scored, of every neuron; NaN where there is none."""
+    if not isinstance(scores, Scores):
+        if scores.shape != (Graph.of(model).n_sources,):
+            raise OptionError(
+                f"{model.name} has {Graph.of(model).n_sources} sources, and these scores are {scores.shape}."
+            )
+        return scores
     kinds = {component.site for component in scores.components}
     nodes = node_scores(Graph.of(model), scores)
     if {"neurons", "mlps"} <= kinds:

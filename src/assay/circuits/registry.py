@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from assay.circuits import exact, first_order, second_order
+from assay.circuits import exact, first_order, masks, second_order
 from assay.circuits.method import EdgeMethod
 from assay.errors import OptionError, instead_of
 
@@ -16,6 +16,7 @@ EDGE_METHODS: dict[str, Callable[..., EdgeMethod]] = {
     "eap-ig-activations": first_order.eap_ig_activations,
     "clean-corrupted": first_order.clean_corrupted,
     "second-order": second_order.second_order,
+    "edge-masks": masks.edge_masks,
     "exact": exact.exact,
     "information-flow-routes": exact.information_flow_routes,
     "random": exact.random,

@@ -40,7 +40,9 @@ def circuit(
     rule: Annotated[
         str | None, typer.Option(help=f"Of methods that integrate: {', '.join(options.RULES)} (default midpoint).")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Of methods that integrate (default 5 of edges).")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Of methods that integrate (default 5 of edges), and of edge-masks (100).")
+    ] = None,
     probes: Annotated[int | None, typer.Option(help="Of second-order and hvp-sampled (default 8).")] = None,
     rules: Annotated[
         str | None, typer.Option(help="Of first-order methods: backward rules (assay list rules), such as gim.")
@@ -69,6 +71,10 @@ def circuit(
     memory: options.Memory = options.DEFAULT_MEMORY,
     force: options.Force = False,
     top: Annotated[int, typer.Option(help="Scores to print.")] = 20,
+    submission: Annotated[
+        Path | None,
+        typer.Option(help="Folder for MIB's leaderboard that the scores are added to, as TASK_MODEL/importances.json."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/circuit-TASK-HASH.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:

@@ -14,9 +14,11 @@ from assay.circuits.edges import EdgeScores, require_floats
 from assay.circuits.finding import DEFAULT_METHODS, SIZE, find_circuit, require_choice, require_level, split_pairs
 from assay.circuits.found import KIND as CIRCUIT
 from assay.circuits.found import FoundCircuit
-from assay.circuits.mib import can_be_exported, read_mib, write_mib
+from assay.circuits.mib import can_be_exported, read_mib, require_exportable, write_mib
+from assay.circuits.mib_nodes import write_mib_nodes
 from assay.circuits.registry import edge_method
 from assay.circuits.runs import already_seen
+from assay.circuits.submission import add_to_submission, entry_name
 from assay.cli.console import make_console
 from assay.cli.running import TaskPrompts, check_common
 from assay.data import PromptPairs
@@ -33,6 +35,8 @@ from assay.scores import Scores, configuration_hash
 from assay.store import finished_run, require_writable
 from assay.store.files import read_run_json
 
+CHOSEN_BY = "absolute"
+"""The ranking of `find_circuit`."""
 PARAMETERS = ("rule", "steps", "probes", "rules")
 
 
@@ -62,7 +66,12 @@ def carry_out(given: dict[str, Any], command: str) -> None:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         found = _find(given, loaded, prompts.pairs(loaded))
         found = replace(found, request=request, provenance={**found.provenance, "command": command})
-        found.save(folder, finish=lambda scratch: _write_beside(found, scratch))
+        parallel = loaded.is_parallel
+        found.save(folder, finish=lambda scratch: _write_beside(found, scratch, parallel))
+    if given["submission"] is not None:
+        added = _submit(given["submission"], found, prompts, folder)
+        if not as_json:
+            console.print(f"Added to the submission: {escape(str(added))}", style="dim", soft_wrap=True)
     if as_json:
         print(json.dumps(circuit_as_json(found, top), indent=2, ensure_ascii=False))
         return
@@ -77,6 +86,8 @@ def _find(given: dict[str, Any], model: Model, pairs: PromptPairs) -> FoundCircu
     n = given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)
     if given["from"] is not None:
         scores = _scores_from(given["from"], given["level"], model)
+        if given["submission"] is not None and isinstance(scores, EdgeScores):
+            require_exportable(scores.graph)
         evaluation = _unseen(model, pairs, scores.pairs, given["chat"], n)
         return find_circuit(model, evaluation, evaluation, given["level"], scores=scores, **common)
     seen, evaluation = split_pairs(pairs, n)
@@ -119,11 +130,18 @@ def _unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, chat: bo
     return replace(pairs, pairs=left)
 
 
-def _write_beside(found: FoundCircuit, scratch: Path) -> None:
+def _write_beside(found: FoundCircuit, scratch: Path, parallel: bool) -> None:
     write_circuit_page(found, scratch / "report.html")
     (scratch / "circuit.dot").write_text(to_dot(found), encoding="utf-8")
     if isinstance(found.scores, EdgeScores) and can_be_exported(found.scores.graph):
-        write_mib(found.scores, scratch / "scores.json", found.kept)
+        write_mib(found.scores, scratch / "scores.json", found.kept, CHOSEN_BY)
+    elif found.level == "node" and isinstance(found.scores, Scores):
+        write_mib_nodes(found.scores, scratch / "scores.json", parallel=parallel, kept=found.kept, ranking=CHOSEN_BY)
+
+
+def _submit(submission: Path, found: FoundCircuit, prompts: TaskPrompts, folder: Path) -> Path:
+    name = entry_name(prompts.name, found.provenance["model"]["name"], found.evaluated.options)
+    return add_to_submission(submission, name, folder / "scores.json")
 
 
 def _pairs_needed(given: dict[str, Any]) -> int | None:
@@ -139,6 +157,13 @@ def _check(given: dict[str, Any]) -> None:
     level = given["level"]
     parameters = {name: given[name] for name in PARAMETERS}
     method = require_level(level, method=given["method"], **parameters)
+    if given["submission"] is not None:
+        if level == "neuron":
+            raise OptionError(
+                "--submission is for --level edge and node: MIB's neurons are coordinates of what a node writes, not "
+                "neurons of an MLP."
+            )
+        given["ungrouped"] = given["ungrouped"] or (level == "edge" and given["from"] is None)  # as MIB has it
     require_choice(level, given["size"], given["faithfulness"])
     check_common({**given, "jobs": None})
     if given["from"] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from assay.cli.console import make_console
 from assay.errors import OptionError
 
 if TYPE_CHECKING:
+    from assay.data.readers import PromptSource
     from assay.data.readers.yes_no import YesNoPrompts
 
 study = typer.Typer(no_args_is_help=True, help="Experiments of papers, end to end.")
@@ -88,6 +90,61 @@ def gim_tokens(
         gim.carry_out(folder, sizes, settings, load, rows, lambda what: console.print(escape(what)))
     written = gim.write_page(folder, page or folder / "gim-tokens.md")
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
+
+
+@study.command("gim-circuits")
+def gim_circuits(
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="32 + 32 prompts, MIB's ten sizes of circuits, 100 steps of masks, all tasks."),
+    ] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=FILE or NAME=hf:owner/name, several times: questions with four choices, such as ARC.",
+            metavar="NAME=FILE",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-gim-circuits[-full].")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Markdown file to write. Default: gim-circuits.md in the folder.")
+    ] = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Measure nothing; write the page of what is there.")
+    ] = False,
+) -> None:
+    """Do GIM's scores make better circuits than those of other methods? (arXiv 2505.17630, arXiv 2504.13151.)
+
+    MIB's CPR and CMD on SmolLM2-135M and Gemma 3 270M, with GIM's parts left out in turn, learned masks and ensembles.
+    What is measured is kept: stopped at any moment, the same command goes on.
+    """
+    from assay.model.loading import load
+    from assay.studies import gim_circuits as circuits
+
+    sizes = circuits.FULL if full else circuits.DEFAULT
+    folder = out or Path("runs") / f"study-gim-circuits{'-full' if full else ''}"
+    console = make_console()
+    if not page_only:
+        questions = _questions(data or [])
+        settings = sizes.settings(list(questions))
+        circuits.carry_out(folder, sizes, settings, load, questions, lambda what: console.print(escape(what)))
+    written = circuits.write_page(folder, page or folder / "gim-circuits.md")
+    console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
+
+
+def _questions(given: list[str]) -> dict[str, PromptSource]:
+    from assay.data.readers import open_prompts
+    from assay.studies.gim_circuits.settings import TASKS
+
+    found: dict[str, PromptSource] = {}
+    for each in given:
+        name, equals, source = each.partition("=")
+        if not equals or not source or name in found or not re.fullmatch(r"[\w.-]+", name) or name in TASKS:
+            raise OptionError(f"--data is like arc-easy=FILE, each name once and none of a task; not {each!r}.")
+        found[name] = open_prompts(source)
+        if found[name].kind != "choices":
+            raise OptionError(f"{source} has no questions with four choices (question, choices, answerKey).")
+    return found
 
 
 def _data_sets(given: list[str]) -> dict[str, YesNoPrompts]:

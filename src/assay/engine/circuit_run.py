@@ -31,7 +31,7 @@ from assay.model.recording import Recording, site_hook
 
 @dataclass(frozen=True)
 class Absent:
-    """The edges that C circuits leave out: True where the source's counterfactual is read instead."""
+    """The edges that C circuits leave out: True, or 1, where the source's counterfactual is read instead."""
 
     readers: list[Tensor]
     """Per layer (C, U, s): of the s sources that have written before the layer."""
@@ -97,6 +97,15 @@ class CircuitRunner:
         self.cost.interventions += len(rows)
         return values.view(circuits, -1)
 
+    def shares(self, absent: Absent) -> Tensor:
+        """(C, R) metric with its graph, where ``absent`` has the share of each edge that is counterfactual."""
+        rows = torch.arange(self.batch.rows, device=self.model.device).repeat(absent.circuits)
+        with self.model.frozen(), torch.enable_grad():
+            final = self._final_stream(absent, None, rows, gradients=True)
+            values = read_metric(self.model, final, self.batch, self.metric, rows, self.start)
+        self.cost.interventions += len(rows)
+        return values.view(absent.circuits, -1)
+
     @torch.no_grad()
     def require_faithful(self, full: Absent) -> None:
         """A circuit that leaves out nothing must end where the recording ended.
@@ -111,13 +120,15 @@ class CircuitRunner:
         end = self._final_stream(full, None, rows)
         require_same_end(self.model, self.start, self.base.residuals[-1][:, self.start :], end)
 
-    def _final_stream(self, absent: Absent, neurons: AbsentNeurons | None, rows: Tensor) -> Tensor:
+    def _final_stream(
+        self, absent: Absent, neurons: AbsentNeurons | None, rows: Tensor, *, gradients: bool = False
+    ) -> Tensor:
         """(N, t, M) that the logits read."""
         model, circuits = self.model, absent.circuits
         hidden = self.base.residuals[0][:, self.start :].repeat(circuits, 1, 1)
-        differences = _Differences(self.counterfactual, circuits)
+        differences = (_GraphedDifferences if gradients else _Differences)(self.counterfactual, circuits)
         differences.set(slice(0, 1), hidden.unsqueeze(0))
-        with reading(model, self.readers, rows) as tap:
+        with reading(model, self.readers, rows, gradients=gradients) as tap:
             for layer in range(model.n_layers):
                 with ExitStack() as hooks:
                     if neurons is not None:
@@ -190,25 +201,46 @@ class _Differences:
     """Counterfactual less current of every source that has written, (C, S, R t M), filled as the run goes on."""
 
     def __init__(self, counterfactual: Tensor, circuits: int) -> None:
-        self.counterfactual = counterfactual
-        sources, self.rows, self.positions, self.width = counterfactual.shape
-        self.table = torch.empty(
-            circuits, sources, counterfactual[0].numel(), dtype=counterfactual.dtype, device=counterfactual.device
-        )
+        self.counterfactual, self.circuits = counterfactual, circuits
+        self.sources, self.rows, self.positions, self.width = counterfactual.shape
+        self._begin()
+
+    def _begin(self) -> None:
+        like = self.counterfactual
+        self.table = torch.empty(self.circuits, self.sources, like[0].numel(), dtype=like.dtype, device=like.device)
 
     def set(self, sources: slice, current: Tensor) -> None:
         """Args: current: (sources, N, t, M)."""
-        circuits = self.table.shape[0]
-        current = current.view(-1, circuits, *self.counterfactual.shape[1:]).transpose(0, 1)
-        difference = self.counterfactual[sources] - current
-        self.table[:, sources] = difference.flatten(2)
+        current = current.view(-1, self.circuits, *self.counterfactual.shape[1:]).transpose(0, 1)
+        self._keep(sources, (self.counterfactual[sources] - current).flatten(2))
+
+    def _keep(self, sources: slice, difference: Tensor) -> None:
+        self.table[:, sources] = difference
+
+    def _summed(self, edges_CUs: Tensor) -> Tensor:
+        return torch.matmul(edges_CUs.to(self.table.dtype), self.table[:, : edges_CUs.shape[2]])
 
     def absent(self, edges_CUs: Tensor) -> Tensor:
         """(U, N, t, M): summed over each reader's absent edges, from the s sources that come first."""
-        circuits, readers, sources = edges_CUs.shape
-        summed = torch.matmul(edges_CUs.to(self.table.dtype), self.table[:, :sources])
+        circuits, readers, _ = edges_CUs.shape
+        summed = self._summed(edges_CUs)
         shape = (circuits, readers, self.rows, self.positions, self.width)
         return summed.view(shape).transpose(0, 1).flatten(1, 2)
+
+
+class _GraphedDifferences(_Differences):
+    """The same for autograd, which allows no table that is filled in place."""
+
+    def _begin(self) -> None:
+        self.parts: list[tuple[slice, Tensor]] = []
+
+    def _keep(self, sources: slice, difference: Tensor) -> None:
+        self.parts.append((sources, difference))
+
+    def _summed(self, edges_CUs: Tensor) -> Tensor:
+        edges = edges_CUs.to(self.counterfactual.dtype)
+        read = [(sources, part) for sources, part in self.parts if sources.stop <= edges.shape[2]]
+        return torch.stack([torch.matmul(edges[:, :, sources], part) for sources, part in read]).sum(0)
 
 
 def circuit_bytes(model: Model, positions: int, *, ungrouped: bool = False) -> int:

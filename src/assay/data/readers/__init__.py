@@ -39,11 +39,12 @@ def read_pairs(
     have columns ``clean``, ``corrupted`` and ``answer``, and may have ``wrong_answer``, ``id`` and ``group``.
     An answer may be a list of strings (in CSV: a JSON array), whose probabilities add. Two CSV layouts of EAP-IG, IOI
     and Greater-Than, and relations (``.json`` with ``prompt_templates`` and ``samples``) are known by their columns;
-    their answers are found as README says. Rows without answers are left out and counted in the pairs'
-    ``options["dropped"]``.
+    their answers are found as README says. So are rows of MIB's data sets, whose ``corrupted`` column is one of their
+    counterfactuals, and questions with four choices (ARC, OpenBookQA). Rows without answers are left out and counted
+    in the pairs' ``options["dropped"]``.
 
     Args:
-        model: needed where answers depend on its tokenizer: Greater-Than and relations.
+        model: needed where answers depend on its tokenizer: Greater-Than, relations, MIB's rows and choices.
         columns: other names of columns, such as ``{"clean": "prompt", "answer": "target"}``; for EAP-IG's IOI,
             ``{"corrupted": "corrupted_hard"}`` takes its other corruption.
         template: of a relation: which of its templates, counted from 0, the zero-shot ones after the others.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from assay.data.readers.choices import is_choices
+from assay.data.readers.mib import is_mib
 from assay.data.readers.rows import KNOWN, Columns
 from assay.errors import DataError, OptionError
 
@@ -31,12 +33,15 @@ def parse_name(text: str) -> tuple[str, str | None, str]:
 
 
 def fetch_rows(text: str, columns: Columns) -> bytes:
-    """The rows' prompt columns as JSON lines, so that they are hashed and read like a file.
+    """The rows' prompt columns as JSON lines, so that they are hashed and read like a file; of MIB's rows and of
+    questions with choices, all columns.
 
     Raises:
         DataError: the extra is not installed, or the data set cannot be had.
     """
     table = _table(text)
+    if is_mib(table.column_names) or (is_choices(table.column_names) and not columns):
+        return _as_lines(table)
     wanted = [columns.get(column, column) for column in KNOWN]
     kept = table.select_columns([column for column in table.column_names if column in wanted])
     missing = [column for column in wanted[:3] if column not in kept.column_names]

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.data.pairs import ANSWERS, PromptPairs
+from assay.data.readers.choices import choice_pairs, is_choices
 from assay.data.readers.eap_ig import greater_than_pairs, ioi_pairs, is_greater_than, is_ioi
 from assay.data.readers.hub import PREFIX, fetch_rows, parse_name
 from assay.data.readers.jsonl import jsonl_entries
+from assay.data.readers.mib import is_mib, mib_pairs
 from assay.data.readers.relations import is_relation, relation_pairs
 from assay.data.readers.rows import Columns, Entry, decode, read_bytes, require_columns, to_pairs
 from assay.data.readers.tables import csv_entries, json_entries, parquet_entries
@@ -20,7 +22,7 @@ from assay.model import Model
 
 SUFFIXES = (".jsonl", ".csv", ".parquet", ".json")
 FORMATS = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file, or hf:owner/name"
-Kind = Literal["table", "ioi", "greater-than", "relation"]
+Kind = Literal["table", "ioi", "greater-than", "relation", "mib", "choices"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class PromptSource:
     @property
     def needs_model(self) -> bool:
         """Whether the pairs depend on the model's tokenizer."""
-        return self.kind in ("greater-than", "relation")
+        return self.kind in ("greater-than", "relation", "mib", "choices")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -68,6 +70,10 @@ class PromptSource:
                 raise DataError(f"The answers to {self.name} depend on a tokenizer: give a model that has one.")
             if self.kind == "greater-than":
                 pairs, dropped = greater_than_pairs(self.entries, tokenizer, self.columns, n)
+            elif self.kind == "mib":
+                pairs, dropped = mib_pairs(self.entries, tokenizer, self.columns, n)
+            elif self.kind == "choices":
+                pairs, dropped = choice_pairs(self.entries, tokenizer, seed, n)
             else:
                 pairs, dropped = relation_pairs(self.document, self.name, tokenizer, self.template or 0, seed, n)
         options = {
@@ -75,7 +81,7 @@ class PromptSource:
             "file": self.name if self.name.startswith(PREFIX) else Path(self.name).name,
             **({"dropped": dropped} if dropped else {}),
         }
-        metric = "prob-diff" if self.kind == "greater-than" else None
+        metric = {"greater-than": "prob-diff", "mib": "logit-diff", "choices": "logit-diff"}.get(self.kind)
         return PromptPairs(pairs[:n], task=self.task, metric=metric, options=options)
 
 
@@ -132,6 +138,11 @@ def _kind(entries: list[Entry], columns: Columns) -> Kind:
     if not entries:
         return "relation"
     present = set(entries[0].values)
+    if "clean" not in present and "clean" not in columns:
+        if is_mib(present):
+            return "mib"
+        if is_choices(present) and not columns:
+            return "choices"
     if columns.get("answer", "answer") not in present:
         if is_ioi(present):
             return "ioi"
