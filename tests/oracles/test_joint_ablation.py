@@ -14,7 +14,7 @@ from torch import Tensor
 import assay
 from assay.data import PromptPair, PromptPairs
 from assay.interactions.joint_ablation import ablated_runs, ablation_named
-from assay.interactions.pairs import interactions
+from assay.interactions.pairs import measure_interactions
 from conftest import ids_of, random_pairs, wrapped
 from families import TINY
 from oracles import naive
@@ -128,7 +128,7 @@ def test_derivatives_equal_autograd_through_nested_hooks(family: str) -> None:
 @pytest.mark.parametrize("family", FEW)
 def test_the_diagonal_is_the_curvature_of_single_patches(family: str) -> None:
     model, pairs = wrapped(family), random_pairs(3)
-    found = interactions(model, pairs, ablation="zero", exact=0, force=True)
+    found = measure_interactions(model, pairs, ablation="zero", exact=0, force=True)
     frame = found.per_component()
     single = assay.zero_ablation(model, pairs, force=True)
     np.testing.assert_allclose(found.single, -single.values, rtol=0, atol=1e-10)
@@ -159,7 +159,7 @@ def test_second_order_is_exact_on_a_quadratic() -> None:
     model, pairs = linear_model(), random_pairs(3)
     metric = assay.Metric("squared", "logits2", "square of a difference", "single", "tokens", True, squared)
     names = [f"L2H{head}" for head in range(4)]
-    found = interactions(model, pairs, group=names, ablation="zero", metric=metric, force=True)
+    found = measure_interactions(model, pairs, group=names, ablation="zero", metric=metric, force=True)
     assert found.group.second_order == pytest.approx(found.group.joint.mean(), rel=1e-9)
     assert abs(found.group.first_order - found.group.joint.mean()) > 0.1 * abs(found.group.joint.mean())
     predicted = found.second[found.couples[:, 0], found.couples[:, 1]]
@@ -169,7 +169,7 @@ def test_second_order_is_exact_on_a_quadratic() -> None:
 def test_what_goes_through_another_component_is_not_lost_twice() -> None:
     """In a linear model delta' H delta is 0; the interaction of a head and the MLP that it feeds is not."""
     model, pairs = linear_model(), random_pairs(3)
-    found = interactions(model, pairs, group=["L2H1", "L2 MLP"], ablation="zero", force=True)
+    found = measure_interactions(model, pairs, group=["L2H1", "L2 MLP"], ablation="zero", force=True)
     assert abs(found.interaction.mean()) > 0.01
     np.testing.assert_allclose(found.second[0, 1], found.interaction.mean(), rtol=1e-9)
     assert found.group.second_order == pytest.approx(found.group.joint.mean(), rel=1e-9)

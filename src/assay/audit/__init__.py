@@ -1,6 +1,6 @@
 """Gradient against cause: which components a gradient overlooks, and which it overrates."""
 
-from assay.audit.measuring import audit, gradient_magnitude
+from assay.audit.measuring import audit_gradients, gradient_magnitude
 from assay.audit.pruning import Pruning, prune
 from assay.audit.ranks import RankAudit, audit_ranks
 from assay.audit.result import Audit, AuditedSet
@@ -10,7 +10,7 @@ __all__ = [
     "AuditedSet",
     "Pruning",
     "RankAudit",
-    "audit",
+    "audit_gradients",
     "audit_ranks",
     "gradient_magnitude",
     "prune",

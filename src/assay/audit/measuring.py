@@ -42,7 +42,7 @@ _MAGNITUDE = replace(
 
 @dataclass(frozen=True)
 class Choices:
-    """What an audit measures; see `audit`.
+    """What an audit measures; see `audit_gradients`.
 
     Raises:
         OptionError: a choice that does not exist, or a number that makes no sense.
@@ -66,7 +66,7 @@ class Choices:
                 raise OptionError(f"--{name.replace('_', '-')} must be at least 1, not {given}.")
 
 
-def audit(
+def audit_gradients(
     model: Model,
     pairs: AnyPairs,
     *,
@@ -201,7 +201,7 @@ def gradient_magnitude(
     progress: bool = False,
     **options: Unpack[CommonOptions],
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """(C, b) gradient magnitude G of each component and batch, and what it cost; arguments as of `audit`."""
+    """(C, b) gradient magnitude G of each component and batch, and what it cost; arguments as of `audit_gradients`."""
     with prepared(
         _MAGNITUDE, model, pairs, sites=sites, seed=seed, **_with(options, "log-prob")
     ) as run:  # fmt: skip

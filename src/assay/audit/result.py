@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,6 +130,27 @@ class Audit:
             means = {name: float(members[name].mean()) for name in (CAUSE, MAGNITUDE, "delta")}
             rows.append({"layer": layer, **means, **counts})
         return pd.DataFrame(rows)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a run folder (`assay.audit.folder`).
+
+        Raises:
+            StoreError: the folder exists or cannot be written.
+        """
+        from assay.audit.folder import save_audit
+
+        save_audit(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Audit:
+        """Read a folder that `save` or ``assay audit`` wrote.
+
+        Raises:
+            StoreError: not such a folder, or a damaged one.
+        """
+        from assay.audit.folder import load_audit
+
+        return load_audit(folder)
 
     def summary(self) -> dict[str, Any]:
         """What JSON and page tell first."""

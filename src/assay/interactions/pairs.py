@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -155,6 +156,27 @@ class Interactions:
             "same_sign_of_larger_half": float((np.sign(exact) == np.sign(predicted))[sizeable].mean()),
         }
 
+    def save(self, folder: str | Path) -> None:
+        """Write a run folder (`assay.interactions.pairs_folder`).
+
+        Raises:
+            StoreError: the folder exists or cannot be written.
+        """
+        from assay.interactions.pairs_folder import save_interactions
+
+        save_interactions(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Interactions:
+        """Read a folder that `save` or ``assay interactions`` wrote.
+
+        Raises:
+            StoreError: not such a folder, or a damaged one.
+        """
+        from assay.interactions.pairs_folder import load_interactions
+
+        return load_interactions(folder)
+
     def summary(self) -> dict[str, Any]:
         """What JSON and page tell first."""
         return {
@@ -168,7 +190,7 @@ class Interactions:
         }
 
 
-def interactions(
+def measure_interactions(
     model: Model,
     pairs: AnyPairs,
     *,
