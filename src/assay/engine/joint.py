@@ -28,6 +28,10 @@ KINDS_OF_GROUPS = ("heads", "mlps")
 """What can be patched together. Streams are not: patching one makes all that is before it of no account."""
 
 
+CACHED = 128 << 20
+"""Bytes of lanes that a CPU runs at once. With gigabytes of them every step reads main memory anew."""
+
+
 @dataclass(frozen=True)
 class GroupLane(Lane):
     """One row with several components patched.
@@ -167,25 +171,33 @@ def _lanes_of(
     response: Response, groups: Sequence[Sequence[int]], items: Sequence[tuple[_Family, int]]
 ) -> tuple[list[GroupLane], list[tuple[int, int]]]:
     """Lanes in the order of their layers, and the group and row of each."""
-    found: list[tuple[GroupLane, int | None, int]] = []
+    components = response.components
+    patched: dict[int, tuple[Component, ...]] = {}
+    found: list[tuple[int, int, int | None]] = []  # group, row, place of the parent in this list
     for family, row in items:
         root = len(found)
         shared = set(groups[family.root])
         for number in (family.root, *family.children):
-            own = groups[number] if number == family.root else [m for m in groups[number] if m not in shared]
-            lane = GroupLane(row, None, tuple(response.components[member] for member in own))
-            found.append((lane, None if number == family.root else root, number))
-    order = sorted(range(len(found)), key=lambda i: found[i][0].entry)
-    place = {i: position for position, i in enumerate(order)}
+            if number not in patched:
+                own = groups[number] if number == family.root else [m for m in groups[number] if m not in shared]
+                patched[number] = tuple(components[member] for member in own)
+            found.append((number, row, None if number == family.root else root))
+    entries = {number: min(component.entry for component in members) for number, members in patched.items()}
+    order = sorted(range(len(found)), key=lambda i: entries[found[i][0]])
+    place = [0] * len(found)
+    for position, i in enumerate(order):
+        place[i] = position
     lanes = []
     for i in order:
-        lane, parent, _ = found[i]
-        lanes.append(GroupLane(lane.row, None, lane.members, None if parent is None else place[parent]))
-    return lanes, [(found[i][2], found[i][0].row) for i in order]
+        number, row, parent = found[i]
+        lanes.append(GroupLane(row, None, patched[number], None if parent is None else place[parent]))
+    return lanes, [found[i][:2] for i in order]
 
 
 def _most(response: Response, entry: int) -> int:
-    return response.lanes_at_once(0, entry)
+    """Lanes to run at once: what fits into memory, and not so much that it leaves the processor's caches."""
+    most = response.lanes_at_once(0, entry)
+    return most if response.model.device.type != "cpu" else min(most, max(1, most * CACHED // response.memory))
 
 
 def _metric_of(response: Response, lanes: Sequence[GroupLane], strength: Tensor) -> Tensor:
@@ -214,6 +226,13 @@ class _Patch:
     """Nothing that it depends on is patched in its lane, so it must hold its recorded value."""
 
 
+def _before_all_others(members: tuple[Component, ...]) -> list[bool]:
+    """Whether no other of these can reach a component: those of the first layer, and its MLP only without heads."""
+    layer = min(member.layer for member in members)
+    has_heads = any(member.site == "heads" and member.layer == layer for member in members)
+    return [member.layer == layer and (member.site == "heads" or not has_heads) for member in members]
+
+
 class _GroupTap(ReplayTap):
     """Sets the members of each lane, layer by layer; ``joining`` and ``fired`` count patches instead of lanes."""
 
@@ -221,14 +240,14 @@ class _GroupTap(ReplayTap):
         super().__init__(replay, lanes, strength)
         self.patches: list[_Patch] = []
         self.groups: list[GroupLane] = []
+        first: dict[tuple[Component, ...], list[bool]] = {}
         for number, lane in enumerate(lanes):
             assert isinstance(lane, GroupLane)
             self.groups.append(lane)
-            with_heads = any(c.site == "heads" and c.layer == lane.entry for c in lane.members)
-            for component in lane.members:
-                untouched = lane.parent is None and component.layer == lane.entry
-                untouched &= component.site == "heads" or not with_heads
-                self.patches.append(_Patch(number, component, untouched))
+            if lane.members not in first:
+                first[lane.members] = _before_all_others(lane.members)
+            for component, untouched in zip(lane.members, first[lane.members], strict=True):
+                self.patches.append(_Patch(number, component, untouched and lane.parent is None))
         self.of_layer: dict[int, dict[str, list[int]]] = {}
         for number, patch in enumerate(self.patches):
             sites = self.of_layer.setdefault(patch.component.layer, {})
