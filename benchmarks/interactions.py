@@ -4,8 +4,9 @@
 pair by hooks and full forward passes, as many prompts at once as assay takes; both give the same numbers.
 
 ``heads``: all pairs of a real model's heads on IOI by second derivatives, one product with the Hessian for each head
-and prompt, the largest (and as many random ones) checked by runs of their own. Prompts are kept in ``--work`` as they
-are finished, so that an interrupted run goes on where it was; a work folder is of one model, site phrase and number.
+and block of prompts; the largest pairs, and as many random ones, are checked by runs of their own. Blocks are kept in
+``--work`` as they are finished, so that an interrupted run goes on where it was; a work folder is of one model, site
+phrase and number of prompts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from assay.engine.batches import make_batches
 from assay.interactions.joint_ablation import ablated_runs, ablation_named
 
 HERE = Path(__file__).parent
+BLOCK = 4
+"""Prompts that are finished together: all that is lost by an interruption."""
 
 
 def main() -> None:
@@ -123,14 +126,14 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
     given.work.mkdir(parents=True, exist_ok=True)
     began, sums, products = time.perf_counter(), None, 0
     method = ablation_named("zero", "benchmark", second_order=True)
-    for number in range(len(pairs)):  # a prompt at a time: all that is lost by an interruption
+    for number in range(0, len(pairs), BLOCK):
         path = given.work / f"second-{number}.npy"
         if not path.exists():
             with ablated_runs(
-                method, model, pairs[number : number + 1], sites=given.sites, memory=given.memory, force=True,
+                method, model, pairs[number : number + BLOCK], sites=given.sites, memory=given.memory, force=True,
                 progress=True,
             ) as runs:  # fmt: skip
-                second = runs.derivatives()[1][..., 0]
+                second = runs.derivatives()[1].sum(2)
             np.save(path.with_suffix(".part.npy"), second)
             path.with_suffix(".part.npy").rename(path)
         second = np.load(path)
@@ -151,7 +154,7 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
         "prompts": len(pairs),
         "components": len(mean),
         "pairs": len(couples),
-        "products_per_prompt": products,
+        "products_per_block": products,
         "seconds_second_order": seconds,
         "seconds_exact": time.perf_counter() - began,
     }
@@ -170,15 +173,15 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
 def exact_of(model: assay.Model, pairs: Any, given: argparse.Namespace, name: str, couples: np.ndarray) -> np.ndarray:
     """(P,) mean interactions, each run; kept prompt by prompt."""
     total = np.zeros(len(couples))
-    for number in range(len(pairs)):
+    for number in range(0, len(pairs), BLOCK):
         path = given.work / f"exact-{name}-{len(couples)}-{number}.npy"
         if not path.exists():
             with ablated_runs(
-                ablation_named("zero"), model, pairs[number : number + 1], sites=given.sites, memory=given.memory,
+                ablation_named("zero"), model, pairs[number : number + BLOCK], sites=given.sites, memory=given.memory,
                 force=True, progress=True,
             ) as runs:  # fmt: skip
                 singles = [(i,) for i in range(len(runs.components))]
-                losses = runs.losses([*singles, *map(tuple, couples.tolist())])[:, 0]
+                losses = runs.losses([*singles, *map(tuple, couples.tolist())]).sum(1)
             alone, joint = losses[: len(singles)], losses[len(singles) :]
             np.save(path.with_suffix(".part.npy"), joint - alone[couples[:, 0]] - alone[couples[:, 1]])
             path.with_suffix(".part.npy").rename(path)

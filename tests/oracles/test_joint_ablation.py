@@ -173,3 +173,13 @@ def test_what_goes_through_another_component_is_not_lost_twice() -> None:
     assert abs(found.interaction.mean()) > 0.01
     np.testing.assert_allclose(found.second[0, 1], found.interaction.mean(), rtol=1e-9)
     assert found.group.second_order == pytest.approx(found.group.joint.mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("ablation", ["zero", "resample"])
+def test_singles_are_those_of_the_methods(ablation: str) -> None:
+    """The same source for one component and for many: what a head is resampled to must not depend on the group."""
+    model, pairs = wrapped("gpt2"), random_pairs(6, lengths=(7,))
+    found = measure_interactions(model, pairs, ablation=ablation, second_order=False, force=True)
+    single = assay.measure(f"{ablation}-ablation", model, pairs, force=True)
+    np.testing.assert_allclose(found.single, -single.values, rtol=0, atol=1e-10)
+    assert found.second is None
