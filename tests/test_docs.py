@@ -29,6 +29,12 @@ def test_the_example_of_self_repair_runs(capsys: pytest.CaptureFixture[str]) -> 
     assert "[1" in capsys.readouterr().out
 
 
+def test_the_example_of_gradient_against_cause_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks("docs/gradient-against-cause.md")
+    exec(block, {})
+    assert "joint_over_sum_of_singles" in capsys.readouterr().out
+
+
 def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in blocks("README.md") if "scores.save" in block]

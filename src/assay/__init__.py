@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assay import sites
+    from assay.audit import Audit, audit_gradients
     from assay.comparison import Comparison, compare
     from assay.data import Metric, PromptPair, PromptPairs, read_jsonl, read_pairs, tasks
     from assay.errors import AssayError
-    from assay.interactions import Compensation, SelfRepair, compensation, self_repair
+    from assay.interactions import (
+        Compensation,
+        Interactions,
+        SelfRepair,
+        compensation,
+        measure_interactions,
+        self_repair,
+    )
     from assay.methods import (
         activation_patching,
         atp_star,
@@ -40,10 +48,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AssayError",
+    "Audit",
     "Comparison",
     "Compensation",
     "Explanation",
     "Explanations",
+    "Interactions",
     "Metric",
     "Model",
     "PromptPair",
@@ -57,6 +67,7 @@ __all__ = [
     "activation_patching",
     "atp_star",
     "attribution_patching",
+    "audit_gradients",
     "backward_rules",
     "compare",
     "compensation",
@@ -72,6 +83,7 @@ __all__ = [
     "local_curvature",
     "mean_ablation",
     "measure",
+    "measure_interactions",
     "ms_hvp",
     "path_patching",
     "random_scores",
@@ -89,7 +101,19 @@ __all__ = [
     "zero_ablation",
 ]
 
-_HOMES = ("errors", "model", "sites", "data", "scores", "methods", "comparison", "screening", "interactions", "tokens")
+_HOMES = (
+    "errors",
+    "model",
+    "sites",
+    "data",
+    "scores",
+    "methods",
+    "comparison",
+    "screening",
+    "interactions",
+    "audit",
+    "tokens",
+)
 
 if not TYPE_CHECKING:  # a checker would take every name for one that is there
 

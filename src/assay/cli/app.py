@@ -11,11 +11,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from assay.cli.audit import audit
 from assay.cli.circuit import circuit
 from assay.cli.compare import compare_methods
 from assay.cli.console import INTERRUPTED, Interrupted
 from assay.cli.doctor import doctor
 from assay.cli.explain import explain
+from assay.cli.interactions import interactions
 from assay.cli.interrupts import heard
 from assay.cli.listing import list_kind
 from assay.cli.response import response
@@ -36,6 +38,8 @@ app.command()(screen)
 app.command()(response)
 app.command("compare")(compare_methods)
 app.command("self-repair")(self_repair)
+app.command()(interactions)
+app.command()(audit)
 app.command()(explain)
 app.command()(circuit)
 app.command()(show)

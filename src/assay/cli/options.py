@@ -13,6 +13,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 DEFAULT_MEMORY = "2G"
 DEFAULT_SITES = "heads,mlps"
 RULES = ("left", "right", "midpoint", "trapezoid", "gauss-legendre")
+RIVALS = ("|grad.delta|", "grad.delta", "gim", "integrated-gradients", "hvp")
 FIXES = ("exact", "hvp", "ms-hvp")
 
 Model = Annotated[

@@ -10,13 +10,17 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
+from assay.audit import Audit
+from assay.audit.folder import KIND as AUDIT
 from assay.circuits.found import KIND as CIRCUIT
 from assay.circuits.found import FoundCircuit
 from assay.cli.console import make_console
 from assay.errors import OptionError
 from assay.interactions.folder import KIND as SELF_REPAIR
 from assay.interactions.folder import load_self_repair
-from assay.report import print_finished, response
+from assay.interactions.pairs import Interactions
+from assay.interactions.pairs_folder import KIND as INTERACTIONS
+from assay.report import audit, interactions, print_finished, response
 from assay.report.circuit import circuit_as_json, print_circuit
 from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison
 from assay.report.explanations import print_explanations
@@ -68,6 +72,18 @@ def _self_repair(folder: Path, run: dict[str, Any], top: int) -> Shown:
     return lambda: self_repair_as_json(found, top), lambda console: print_self_repair(console, found, top)
 
 
+def _interactions(folder: Path, run: dict[str, Any], top: int) -> Shown:
+    found = Interactions.load(folder)
+    return lambda: interactions.as_json(found, top), lambda console: interactions.print_interactions(
+        console, found, top
+    )
+
+
+def _audit(folder: Path, run: dict[str, Any], top: int) -> Shown:
+    found = Audit.load(folder)
+    return lambda: audit.as_json(found, top), lambda console: audit.print_audit(console, found, top)
+
+
 def _explanations(folder: Path, run: dict[str, Any], top: int) -> Shown:
     found = Explanations.load(folder)
     return found.to_dict, lambda console: print_explanations(console, found, folder)
@@ -87,6 +103,8 @@ _SHOWN: dict[str, Callable[[Path, dict[str, Any], int], Shown]] = {
     "comparison": _comparison,
     response.KIND: _response,
     SELF_REPAIR: _self_repair,
+    INTERACTIONS: _interactions,
+    AUDIT: _audit,
     EXPLANATION: _explanations,
     CIRCUIT: _circuit,
 }

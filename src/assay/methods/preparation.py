@@ -199,17 +199,8 @@ def prepared(
 
     if not isinstance(model, Model):
         raise OptionError(f"The model must be an assay.Model, as assay.load gives, not {type(model).__name__}.")
-    require_align(align)
-    if chat and align in ("pad", "last-k"):
-        raise OptionError(f"--align {align} would cut into a chat template's own tokens; use it without --chat.")
-    pairs = as_pairs(pairs, model, seed)
-    references = None if reference is None else as_pairs(reference, model, seed)
-    if align == "skip":
-        pairs = equal_lengths(model, pairs, chat=chat)
-        references = references and equal_lengths(model, references, chat=chat)
-    if chat:
-        pairs = as_chat(model, pairs)
-        references = references and as_chat(model, references)
+    pairs = settled(model, pairs, align, chat, seed)
+    references = None if reference is None else settled(model, reference, align, chat, seed)
     chosen, why = default_metric(model, pairs) if metric is None else (as_metric(metric), "asked for")
     direction = require_direction(method, direction)
     require_gradient(method, chosen, direction)
@@ -276,6 +267,22 @@ def prepared(
             yield Prepared(
                 method, setting, pairs, direction, skip, processes, why, memory, configuration, folder, went_on=went_on
             )
+
+
+def settled(model: Model, pairs: AnyPairs, align: Align, chat: bool, seed: int = 0) -> PromptPairs:
+    """The pairs as they will be run: read, those of unequal length left out under ``skip``, in the chat template.
+
+    Raises:
+        OptionError: an unknown alignment, or one that cuts into a chat template.
+        DataError: prompts that cannot be used.
+    """
+    require_align(align)
+    if chat and align in ("pad", "last-k"):
+        raise OptionError(f"--align {align} would cut into a chat template's own tokens; use it without --chat.")
+    found = as_pairs(pairs, model, seed)
+    if align == "skip":
+        found = equal_lengths(model, found, chat=chat)
+    return as_chat(model, found) if chat else found
 
 
 def describe_rules(method: Method) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""Results that are told in sentences, tables and figures: the same in the terminal and on a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import plotly.offline
+from markupsafe import Markup
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as TerminalTable
+
+from assay.report.html import make_environment
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of text under a title, and how to read them."""
+
+    title: str
+    columns: list[str]
+    lines: list[list[str]]
+    left: int = 1
+    """How many columns are words."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with the name of its place on the page."""
+
+    name: str
+    title: str
+    figure: go.Figure
+
+
+def print_tables(console: Console, tables: Sequence[Table]) -> None:
+    """Tables with their titles and notes; empty ones are left out."""
+    for table in tables:
+        if not table.lines:
+            continue
+        console.print(f"\n[bold]{escape(table.title)}[/bold]")
+        shown = TerminalTable(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        for i, name in enumerate(table.columns):
+            shown.add_column(escape(name), justify="left" if i < table.left else "right", overflow="fold")
+        for line in table.lines:
+            shown.add_row(*map(escape, line))
+        console.print(shown)
+        if table.note:
+            console.print(escape(table.note), style="dim", highlight=False)
+
+
+def write_tables_page(
+    path: str | Path,
+    *,
+    title: str,
+    answer: Sequence[str],
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    provenance: dict[str, Any],
+    details: dict[str, Any],
+) -> None:
+    """Write the page: one file that opens offline."""
+    drawn = [
+        (each.title, Markup(each.figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{each.name}",
+                                                config={"displayModeBar": False, "responsive": True})))
+        for each in figures
+    ]  # fmt: skip
+    page = make_environment().get_template("tables.html").render(
+        title=title,
+        answer=answer,
+        tables=[table for table in tables if table.lines],
+        figures=drawn,
+        provenance=provenance,
+        plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
+        details=json.dumps(details, indent=2, ensure_ascii=False),
+    )  # fmt: skip
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def number(value: float | None, sign: str = "+") -> str:
+    """Three digits, or n/a."""
+    return "n/a" if value is None or not np.isfinite(value) else f"{value:{sign}.3g}"
+
+
+def plus_minus(value: float, error: float | None) -> str:
+    """A mean and its standard error."""
+    return number(value) if error is None or not np.isfinite(error) else f"{value:+.3g} ± {error:.2g}"
