@@ -16,6 +16,7 @@ from assay.cli.circuit import circuit
 from assay.cli.compare import compare_methods
 from assay.cli.console import INTERRUPTED, Interrupted
 from assay.cli.doctor import doctor
+from assay.cli.dynamics import dynamics
 from assay.cli.explain import explain
 from assay.cli.interactions import interactions
 from assay.cli.interrupts import heard
@@ -47,6 +48,7 @@ app.command("list")(list_kind)
 app.command()(doctor)
 app.command()(demo)
 app.command()(train)
+app.command()(dynamics)
 app.add_typer(study, name="study")
 
 
