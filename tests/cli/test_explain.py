@@ -98,7 +98,7 @@ def test_what_scores_are_is_said_of_each_method(run: Run) -> None:
     ended = run(*SORT, "--methods", "gim,gradient-x-input,integrated-gradients,leave-one-out,random,attn-lrp")
     said = " ".join(ended.out.split())
     assert "leave-one-out: what logits lose when the token alone is replaced." in said
-    assert "integrated-gradients: sums to the difference between text and baseline, in logits." in said
+    assert "integrated-gradients: meant to sum to the difference between text and baseline, in logits." in said
     assert "gradient-x-input: a first-order estimate" in said
     assert "gim, attn-lrp: only ranks tokens" in said
     assert "random: random numbers" in said

@@ -14,8 +14,9 @@ import torch
 
 import assay
 from assay.errors import InterventionError, ModelError, OptionError, StoreError
-from assay.interactions.result import COLUMNS
+from assay.interactions.result import COLUMNS, Sequences
 from assay.report.self_repair import answer, described, meaning
+from assay.report.self_repair_page import write_self_repair_page
 from cli.conftest import Run
 from conftest import random_pairs, wrapped
 
@@ -100,6 +101,19 @@ def test_sums_that_cancel_and_few_rows_have_no_share() -> None:
     (harmless, harmful) = (described(row) for row in few.rows.itertuples())
     assert "harmful" not in harmless
     assert "harmful" in harmful
+
+
+def test_the_page_marks_words_without_their_spaces_and_names_both_thresholds(tmp_path: Path) -> None:
+    """A space inside a mark would stand alone, coloured, at the end of a line."""
+    found = found_of([line(i, 0.1, 0.1, 0.5) for i in range(6)], 6)
+    texts = Sequences(tuple(range(6)), ((" one", " two", " three"),) * 6)
+    found = replace(found, sequences=texts, threshold=1.0)
+    write_self_repair_page(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert re.search(r" <mark>one<sup>2</sup></mark> <mark>two<sup>1</sup></mark> <mark class=.q.>three", page)
+    assert f"above 1 {found.unit.removesuffix('s')}: 0 in all" in page
+    assert "in 6 rows of attention in 6 prompts" in page
+    assert "Next: assay score --method gim" in page
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def title(found: Explanations) -> str:
 
 KINDS = (
     ("measured", "what {unit} lose when the token alone is replaced"),
-    ("complete", "sums to the difference between text and baseline, in {unit}"),
+    ("complete", "meant to sum to the difference between text and baseline, in {unit}"),
     ("first order", "a first-order estimate of what replacing the token alone costs, in {unit}"),
     ("ranking", "only ranks tokens; sizes mean nothing by themselves"),
     ("control", "random numbers, the yardstick"),
