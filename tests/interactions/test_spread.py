@@ -69,3 +69,12 @@ def test_nothing_is_said_of_few_prompts_or_of_a_sum_that_cancels() -> None:
     unsure = np.array([3.0, -2.0, 2.0, -2.0, 1.0, 0.5])  # the sum is more than a tenth, and may be of either sign
     assert spread.ratio(np.ones(6), unsure, np.zeros(6, int), 6) == (pytest.approx(2.4), None)
     assert spread.ratio(np.ones(6), unsure, np.arange(6), 6) == (None, None)
+
+
+@pytest.mark.filterwarnings("error")
+def test_draws_without_rows_say_nothing_and_do_not_complain() -> None:
+    """Of 40 prompts 5 have rows, so some draws have none."""
+    generator, examples = np.random.default_rng(4), np.arange(5)
+    found = spread.spearman_interval(generator.random(5), generator.random(5), examples, 40)
+    assert found is not None
+    assert np.isfinite(found).all()

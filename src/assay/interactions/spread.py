@@ -79,13 +79,13 @@ def _ends(values: Numbers) -> list[float]:
 def _rank_correlations(a: Numbers, b: Numbers, weights_Dr: Numbers) -> Numbers:
     """(D,) Spearman of the rows, each taken as often as its weight says; NaN where one of the two is constant."""
     x_Dr, y_Dr = _ranks(a, weights_Dr), _ranks(b, weights_Dr)
-    total = weights_Dr.sum(1, keepdims=True)
-    x_Dr, y_Dr = (ranks - (weights_Dr * ranks).sum(1, keepdims=True) / total for ranks in (x_Dr, y_Dr))
 
     def product(left: Numbers, right: Numbers) -> Any:
         return (weights_Dr * left * right).sum(1)
 
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"):  # a draw may have no prompt with rows, or only rows of one value
+        total = weights_Dr.sum(1, keepdims=True)
+        x_Dr, y_Dr = (ranks - (weights_Dr * ranks).sum(1, keepdims=True) / total for ranks in (x_Dr, y_Dr))
         found: Numbers = product(x_Dr, y_Dr) / np.sqrt(product(x_Dr, x_Dr) * product(y_Dr, y_Dr))
     return found
 

@@ -50,11 +50,11 @@ def answer(scores: Scores) -> str:
     best = int(size.argmax())
     first = scores.components[best].name
     error = standard_error(scores.values[best])
-    doubt = "; that is within two standard errors of 0" if size[best] <= 2 * error else ""
+    doubt = "within two standard errors of 0" if size[best] <= 2 * error else ""
     if only_ranks(scores):
         return (
             f"Ranked first of {len(size)} components: {first} (by gradients under the backward rules "
-            f"{scores.configuration['rules']}, not by the effect of patching it{doubt})."
+            f"{scores.configuration['rules']}, not by the effect of patching it{doubt and f'; its score is {doubt}'})."
         )
     k = min(10, len(size))
     total = size.sum()
@@ -64,7 +64,8 @@ def answer(scores: Scores) -> str:
         how = "on chosen paths, not the whole effect of patching it"
     return (
         f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
-        f"the largest is {first} with {scores.importance[best]:+.3g} {scores.unit} ({how}{doubt})."
+        f"the largest is {first} with {scores.importance[best]:+.3g} {scores.unit} "
+        f"({how}{doubt and f'; that is {doubt}'})."
     )
 
 
