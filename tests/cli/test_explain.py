@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import assay
-from assay.report.explanations import write_explanations
+from assay.report.explanations import print_explanations, write_explanations
+from assay.tokens import METHODS
 from assay.tokens.result import visible
 from cli.conftest import Run
 
@@ -65,6 +68,71 @@ def test_a_file_is_explained_and_faithfulness_measured(run: Run) -> None:
     (folder,) = Path("runs").iterdir()
     assert "comprehensiveness" in run("show", str(folder)).out
     assert json.loads(run("show", str(folder), "--json").out)["texts"] == found["texts"]
+
+
+def test_texts_that_are_explained_differently_are_refused_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contrasts before the model is loaded; how many tokens a target has, after."""
+    rows = [{"text": "START 7 3 SEP", "target": " 3", "against": " 7"}, {"text": "START 5 2 SEP", "target": " 2"}]
+    rows += [{"text": "START 9 1 SEP", "target": " 1", "id": "mine"}]
+    Path("mixed.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    rows = [{"text": "START 7 3 SEP", "target": " 3 7"}, {"text": "START 5 2 SEP", "target": " 2"}]
+    Path("tokens.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = ("explain", "sequence-sort", "--baseline", "mean", "--faithfulness", "--file")
+    later = run(*command, "tokens.jsonl")
+    assert (later.code, "1 by log-prob (line 1); 1 by logit (line 2)" in " ".join(later.err.split())) == (2, True)
+    monkeypatch.setattr("assay.cli.explaining.load", lambda *_, **__: pytest.fail("the model was loaded"))
+    before = run(*command, "mixed.jsonl")
+    said = " ".join(before.err.split())
+    assert (before.code, "1 with a contrast (line 1); 2 without a contrast (line 2, mine)" in said) == (2, True)
+    assert not Path("runs").exists()
+
+
+def test_a_plain_text_file_is_told_what_a_line_must_be(run: Run) -> None:
+    Path("plain.txt").write_text("The capital of France is\n", encoding="utf-8")
+    ended = run("explain", "sequence-sort", "--file", "plain.txt")
+    assert ended.code == 2
+    assert 'such as {"text": "The capital of France is", "target": " Paris"}' in " ".join(ended.err.split())
+
+
+def test_what_scores_are_is_said_of_each_method(run: Run) -> None:
+    ended = run(*SORT, "--methods", "gim,gradient-x-input,integrated-gradients,leave-one-out,random,attn-lrp")
+    said = " ".join(ended.out.split())
+    assert "leave-one-out: what logits lose when the token alone is replaced." in said
+    assert "integrated-gradients: meant to sum to the difference between text and baseline, in logits." in said
+    assert "gradient-x-input: a first-order estimate" in said
+    assert "gim, attn-lrp: only ranks tokens" in said
+    assert "random: random numbers" in said
+    assert "Next: --faithfulness" in said
+    alone = " ".join(run(*SORT, "--methods", "gim").out.split())
+    assert "in logits" not in alone.split("text 1")[0]
+    assert "Next: --methods ...,leave-one-out" in alone
+
+
+def test_no_number_is_cut_or_wrapped_at_eighty_columns() -> None:
+    found = assay.explain_all(
+        assay.load("sequence-sort"), [assay.Question("START 7 3 SEP")], tuple(METHODS)[:10], baseline="mean"
+    )
+    console = Console(width=80, file=StringIO())
+    print_explanations(console, found)
+    text = console.file.getvalue()
+    assert "…" not in text
+    for scores in found[0].scores.values():
+        for score in scores[~np.array(found[0].fixed)]:
+            assert re.search(rf"(?<!\S){re.escape(f'{score:+.3g}')}(?!\S)", text)
+
+
+def test_few_texts_are_said_to_be_few(run: Run) -> None:
+    rows = [{"text": f"START {7 + i} 3 SEP", "target": " 3"} for i in range(2)]
+    Path("texts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    command = ("explain", "sequence-sort", "--baseline", "mean", "--methods", "leave-one-out", "--faithfulness")
+    several = " ".join(run(*command, "--file", "texts.jsonl").out.split())
+    assert "2 of 4 tokens take part" in several
+    assert "k over counts: 1 to 2;" in several
+    assert "of 2 texts only" in several
+    assert "the 5 tokens that leave-one-out ranks first are listed" in several
+    one = " ".join(run(*command, "START 7 3 SEP").out.split())
+    assert "one text, so no interval" in one
+    assert "bootstrap" not in one
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ import torch
 
 import assay
 from assay.errors import InterventionError, ModelError, OptionError, StoreError
-from assay.interactions.result import COLUMNS
+from assay.interactions.result import COLUMNS, Sequences
+from assay.report.self_repair import answer, described, meaning
+from assay.report.self_repair_page import write_self_repair_page
 from cli.conftest import Run
 from conftest import random_pairs, wrapped
 
@@ -23,7 +27,7 @@ def test_tables_page_json_and_the_finished_run(run: Run, tmp_path: Path) -> None
     ended = run(*COMMAND, "--components", "zero", "--out", "folder")
     assert ended.code == 0
     for part in (
-        "rows of attention per prompt",
+        "of attention in 4 prompts",
         "rerun",
         "Rows that hide most",
         "[[1",
@@ -36,7 +40,8 @@ def test_tables_page_json_and_the_finished_run(run: Run, tmp_path: Path) -> None
     assert "https://" not in page.replace("https://plotly", "").split("</script>")[-1]
     result = assay.SelfRepair.load("folder")
     assert list(result.rows) == list(COLUMNS)
-    assert f"{result.per_input('relative').mean():.3g} rows of attention per prompt" in ended.out
+    assert f"in {len(result.over('relative'))} rows of attention in 4 prompts" in " ".join(ended.out.split())
+    assert result.provenance["model"]["weights_sha256"][:16] in page
     assert result.provenance["command"].startswith("assay self-repair sequence-sort --task sort")
     again = run(*COMMAND, "--components", "zero", "--out", "folder")
     assert "finished already" in again.out
@@ -50,6 +55,65 @@ def test_tables_page_json_and_the_finished_run(run: Run, tmp_path: Path) -> None
     other = run(*COMMAND, "--out", "folder")
     assert other.code == 2
     assert "components" in other.err
+
+
+def line(example: int, one: float, two: float, joint: float, **rerun: float) -> dict[str, float]:
+    """A row of `SelfRepair.rows` with these frozen effects; those of a rerun are the same unless given."""
+    values = dict.fromkeys(COLUMNS, 0.0) | {"example": example, "key_1": 1, "query": 2, "drawn": True}
+    values |= {"keys_relative": 2, "contribution_1": 1.0, "contribution_2": 1.0, "gradient": joint, "tempered": joint}
+    for readout in ("frozen", "true"):
+        values |= {f"{readout}_1": one, f"{readout}_2": two, f"{readout}_joint": joint}
+    return values | rerun
+
+
+def found_of(lines: list[dict[str, float]], prompts: int) -> assay.SelfRepair:
+    model, pairs = wrapped("llama"), random_pairs(prompts)
+    empty = assay.self_repair(model, pairs, threshold=1e6, relative=0.999, force=True)
+    rows = pd.DataFrame(lines, columns=list(COLUMNS)).astype({"drawn": bool, "example": int, "sequence": int})
+    return replace(empty, rows=rows.astype(dict.fromkeys(("layer", "head", "query", "key_1", "key_2"), int)))
+
+
+def test_the_headline_counts_rows_whose_joint_effect_is_larger_by_the_rerun() -> None:
+    """Frozen says that the two keys stand in for each other, the rerun that each alone does more."""
+    harmful = {"true_1": -0.2, "true_2": -0.213, "true_joint": -0.296}
+    _, relative = answer(found_of([line(0, 0.1, 0.1, 0.5, **harmful)], 16))
+    assert "in 1 row of attention in 16 prompts" in relative
+    assert "further than the two single effects summed in 0 of 1 rows (rerun, all)" in relative
+    assert "(hidden: -40%)" in relative
+    assert "In 1 of them E12 is negative" in relative
+    lines = [line(i % 8, 0.1, 0.1, 0.4 + 0.01 * i) for i in range(50)]
+    lines[7] |= {"true_1": 0.5}
+    _, relative = answer(found_of(lines, 16))
+    assert "in 49 of 50 rows (rerun, all)" in relative
+    assert re.search(r"; \d+% \[\d+, \d+\] of the joint effect shows in no single ablation\.", relative)
+    assert "negative" not in relative
+    unmeasured = found_of([each | {"drawn": False} for each in lines], 16)
+    assert "in 50 of 50 rows (frozen: none was rerun)" in answer(unmeasured)[1]
+
+
+def test_sums_that_cancel_and_few_rows_have_no_share() -> None:
+    few = found_of([line(0, 0.1, 0.1, 0.5), line(1, 0.1, 0.1, -0.49)], 3)
+    of = few.summary()["relative"]["true"]
+    assert of["interaction_of_sums"] is None
+    assert of["gradient"] == dict.fromkeys(of["gradient"])
+    assert (of["joint_larger"], of["joint_negative"]) == (2, 1)
+    assert "too few for intervals" in meaning(few)
+    (harmless, harmful) = (described(row) for row in few.rows.itertuples())
+    assert "harmful" not in harmless
+    assert "harmful" in harmful
+
+
+def test_the_page_marks_words_without_their_spaces_and_names_both_thresholds(tmp_path: Path) -> None:
+    """A space inside a mark would stand alone, coloured, at the end of a line."""
+    found = found_of([line(i, 0.1, 0.1, 0.5) for i in range(6)], 6)
+    texts = Sequences(tuple(range(6)), ((" one", " two", " three"),) * 6)
+    found = replace(found, sequences=texts, threshold=1.0)
+    write_self_repair_page(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert re.search(r" <mark>one<sup>2</sup></mark> <mark>two<sup>1</sup></mark> <mark class=.q.>three", page)
+    assert f"above 1 {found.unit.removesuffix('s')}: 0 in all" in page
+    assert "in 6 rows of attention in 6 prompts" in page
+    assert "Next: assay score --method gim" in page
 
 
 @pytest.mark.parametrize(

@@ -172,3 +172,24 @@ def test_the_page_leaves_out_columns_that_would_say_nothing(screening_page: str,
     for name in ("interval", "R"):
         assert f"<dt><b>{name}</b></dt>" in screening_page
         assert f"<dt><b>{name}</b></dt>" not in exhausted
+
+
+def test_scores_under_backward_rules_are_ranked_not_sized(tmp_path: Path) -> None:
+    model = assay.load("sequence-sort")
+    pairs = assay.tasks.sort(model, n=3)
+    for scores in (assay.gim(model, pairs), assay.attribution_patching(model, pairs, rules="attn-lrp")):
+        first = scores.top(1)["component"].item()
+        said = words.answer(scores)
+        assert said.startswith(f"Ranked first of {len(scores.components)} components: {first} (")
+        assert not re.search(r"%|nats|largest|\d\.\d", said)
+        assert "first-order estimate of all effects from one backward pass." not in words.method(scores)
+        assert "ranks" in words.method(scores)
+        assert "assay screen" in str(words.next_step(scores))
+        maps = [row for _, _, figure in figures(scores) for row in figure.data if row.type == "heatmap"]
+        assert {row.colorbar.title.text for row in maps} == {"score"}
+        write_page(scores, tmp_path / "page.html")
+        assert "none: no estimate" in (tmp_path / "page.html").read_text("utf-8")
+    plain = assay.attribution_patching(model, pairs)
+    assert "first-order estimate of all effects" in words.method(plain)
+    assert words.verdicts(plain).startswith("unresolved")
+    assert "nats" in words.answer(plain)

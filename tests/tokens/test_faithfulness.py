@@ -10,7 +10,7 @@ import pytest
 import assay
 from assay.engine.cost import CostMeter
 from assay.errors import DataError, OptionError
-from assay.report.explanations import faithfulness_rows
+from assay.report.faithfulness import faithfulness_tables
 from assay.tokens.baselines import Baseline
 from assay.tokens.faithfulness import KEYS, MOST, PERCENT_FIRST, PERCENT_LAST, Faithfulness, counts_of, curves_of
 from assay.tokens.methods import Inputs, Setting, inputs_of, replaced_values
@@ -191,7 +191,7 @@ def test_curves_that_are_not_wanted_are_not_run(tmp_path: object) -> None:
     again = assay.Explanations.load(tmp_path / "run").faithfulness
     assert again.keys == shares.keys
     assert set(again.summary()["steps"]) == {"shares"}
-    assert len(faithfulness_rows(again, 0)) == 1 + 2 * 2
+    assert [len(table) for table in faithfulness_tables(again, 0)] == [1 + 2 * 2] * 2
     with pytest.raises(OptionError, match="one or both of counts and shares"):
         assay.explain_all(setting.model, [question], "leave-one-out", curves=["share"])
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
 
     with pytest.raises(DataError, match="1 of 3 tokens may be replaced"):
         measured(assay.Question("w1 w2 w3", " w4"))
-    with pytest.raises(DataError, match=r"logit \(text 1\) and log-prob \(text 2\)"):
+    with pytest.raises(DataError, match=r"1 by logit \(text 1\); 1 by log-prob \(text 2\)"):
         measured(assay.Question("w1 w2 w3 w4", " w4"), assay.Question("w1 w2 w3 w4", " w4 w5"))
     with pytest.raises(OptionError, match="at least 2"):
         measured(assay.Question("w1 w2 w3 w4", " w4"), draws=1)

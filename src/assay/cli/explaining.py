@@ -21,7 +21,7 @@ from assay.store import finished_run, require_writable
 from assay.tokens import Explanations, Question, explain_all
 from assay.tokens.attribution import require_numbers
 from assay.tokens.methods import methods_named
-from assay.tokens.questions import questions_of
+from assay.tokens.questions import questions_of, require_one_kind
 
 
 def carry_out(given: dict[str, Any], command: str) -> None:
@@ -39,6 +39,10 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
     questions, source = _questions(given["text"], given["target"], given["against"], given["file"])
     asked = {name: given[name] for name in ("baseline", "chat", "steps", "seed", "faithfulness", "draws")}
+    if given["faithfulness"]:  # how many tokens a target has is known later
+        require_one_kind(
+            [(asked.id, "without a contrast" if asked.against is None else "with a contrast") for asked in questions]
+        )
     request: dict[str, Any] = {
         "command": "explain",
         "model": fingerprint(model, revision),

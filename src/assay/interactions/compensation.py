@@ -26,6 +26,7 @@ from assay.engine.paths import PathPatch, Receivers
 from assay.engine.response import Response
 from assay.engine.sources import MeanOver
 from assay.errors import OptionError, instead_of
+from assay.interactions.spread import ratio
 from assay.methods.direct_effect import direct
 from assay.methods.method import AnyPairs, CommonOptions, Method, Setting, effect
 from assay.methods.plan import make_plan
@@ -72,21 +73,28 @@ class Compensation:
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per head: means over prompts, the standard error of what was repaired, and its share of the direct
-        effect (NaN where that is small)."""
-        direct, repaired = self.direct.mean(1), self.direct - self.total
-        share = np.divide(repaired.mean(1), direct, out=np.full(len(direct), np.nan), where=self.has_direct_effect)
+        effect with its 95 % interval over prompts (NaN where the direct effect is small or not told from 0; the
+        interval alone, with few prompts)."""
+        repaired, large = self.direct - self.total, self.has_direct_effect
+        examples = np.arange(self.direct.shape[1])
+        shares = []
+        for above, below, enough in zip(repaired, self.direct, large, strict=True):
+            found, interval = ratio(above, below, examples, len(examples)) if enough else (None, None)
+            shares.append([np.nan if found is None else found, *(interval or [np.nan, np.nan])])
         return pd.DataFrame(
             {
                 "component": [component.name for component in self.components],
                 "layer": [component.layer for component in self.components],
                 "head": [component.unit for component in self.components],
-                "direct": direct,
+                "direct": self.direct.mean(1),
                 "by_norms": self.by_norms.mean(1),
                 "by_components": self.by_components.mean(1),
                 "total": self.total.mean(1),
                 "repaired": repaired.mean(1),
                 "stderr_repaired": [standard_error(values) for values in repaired],
-                "share": share,
+                **{
+                    name: [each[i] for each in shares] for i, name in enumerate(("share", "share_lower", "share_upper"))
+                },
             }
         )
 
@@ -98,21 +106,25 @@ class Compensation:
         return large
 
     def summary(self) -> dict[str, Any]:
-        """Over the heads that have a direct effect: the share of it that norms and later components repair."""
-        large = self.has_direct_effect
-        direct = self.direct.mean(1)[large]
-        whole = float(np.abs(direct).sum())
+        """Over the heads that have a direct effect: the share of it that norms and later components repair; a 95 %
+        interval over prompts."""
+        large, n = self.has_direct_effect, self.direct.shape[1]
+        sign = np.sign(self.direct.mean(1, keepdims=True))[large]
+        whole = (sign * self.direct[large]).sum(0)
 
         def share(values: np.ndarray) -> float | None:
-            return float((np.sign(direct) * values.mean(1)[large]).sum() / whole) if whole else None
+            return float((sign * values[large]).sum() / whole.sum()) if large.any() else None
 
+        repaired, interval = ratio((sign * (self.direct - self.total)[large]).sum(0), whole, np.arange(n), n)
         return {
             "ablation": self.ablation,
+            "prompts": n,
             "heads": len(self.components),
             "heads_with_direct_effect": int(large.sum()),
             "repaired_by_norms": share(self.by_norms),
             "repaired_by_components": share(self.by_components),
-            "repaired": share(self.direct - self.total),
+            "repaired": repaired,
+            "repaired_interval": interval,
         }
 
     def top(self, k: int = 10) -> pd.DataFrame:

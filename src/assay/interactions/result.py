@@ -12,6 +12,7 @@ import pandas as pd
 from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPairs
 from assay.interactions.compensation import Compensation
+from assay.interactions.spread import ratio, spearman, spearman_interval
 
 EFFECTS = ("1", "2", "joint")
 """Ablated: the key of largest contribution, the second, both."""
@@ -134,13 +135,18 @@ class SelfRepair:
         return load_self_repair(folder)
 
     def summary(self) -> dict[str, Any]:
-        """Counts, interactions, and how much of the joint effect gradients see, for both thresholds."""
+        """Counts, interactions, and how much of the joint effect gradients see, for both thresholds.
+
+        Intervals are of 95 %, from drawing prompts again (`assay.interactions.spread`).
+        """
         return {threshold: self._summary(threshold) for threshold in THRESHOLDS}
 
     def _summary(self, threshold: str) -> dict[str, Any]:
         rows, counts = self.over(threshold), self.per_input(threshold)
-        drawn = rows[rows["drawn"]]
+        drawn, n = rows[rows["drawn"]], len(self.pairs)
         return {
+            "prompts": n,
+            "prompts_with_rows": int((counts > 0).sum()),
             "rows": len(rows),
             "rows_per_input": {
                 "mean": float(counts.mean()),
@@ -150,11 +156,11 @@ class SelfRepair:
             },
             "heads": int((rows["layer"] * self.heads + rows["head"]).nunique()),
             "rerun": len(drawn),
-            "frozen": _readout(rows, "frozen"),
-            "true": _readout(drawn, "true"),
-            "frozen_of_drawn": _readout(drawn, "frozen"),
-            "mostly_hidden": _readout(rows[interaction(rows, "frozen") > MOSTLY], "frozen"),
-            "frozen_and_true_joint_spearman": _spearman(drawn["frozen_joint"], drawn["true_joint"]),
+            "frozen": _readout(rows, "frozen", n),
+            "true": _readout(drawn, "true", n),
+            "frozen_of_drawn": _readout(drawn, "frozen", n),
+            "mostly_hidden": _readout(rows[interaction(rows, "frozen") > MOSTLY], "frozen", n),
+            "frozen_and_true_joint_spearman": spearman(_array(drawn["frozen_joint"]), _array(drawn["true_joint"])),
         }
 
 
@@ -170,32 +176,34 @@ def interaction(rows: pd.DataFrame, readout: str) -> pd.Series:
     return (hidden(rows, readout) / joint.where(enough)).astype(float)
 
 
-def _readout(rows: pd.DataFrame, readout: str) -> dict[str, Any]:
-    joint, ratios = rows[f"{readout}_joint"], interaction(rows, readout)
-    return {
+def _readout(rows: pd.DataFrame, readout: str, n: int) -> dict[str, Any]:
+    """Means over rows, counts, and ratios of sums with 95 % intervals over the n prompts; None: nothing to say."""
+    ratios, examples = interaction(rows, readout), rows["example"].to_numpy(np.int64)
+    joint, lost = _array(rows[f"{readout}_joint"]), _array(hidden(rows, readout))
+    of_sums, interval = ratio(lost, joint, examples, n)
+    found: dict[str, Any] = {
         "rows": len(rows),
-        "joint": _ratio(joint.sum(), len(rows)),
-        "singles": _ratio((joint - hidden(rows, readout)).sum(), len(rows)),
-        "superadditive": _ratio(float((hidden(rows, readout) * joint > 0).sum()), len(rows)),
+        "joint": float(joint.mean()) if len(rows) else None,
+        "singles": float((joint - lost).mean()) if len(rows) else None,
+        "joint_larger": int((np.abs(joint) > np.abs(joint - lost)).sum()),
+        "joint_negative": int((joint < 0).sum()),
         "interaction_median": None if ratios.isna().all() else float(ratios.median()),
         "interaction_undefined": int(ratios.isna().sum()),
-        "interaction_of_sums": _ratio(hidden(rows, readout).sum(), joint.sum()),
-        **{
-            name: {
-                "share_of_joint": _ratio(rows[name].sum(), joint.sum()),
-                "spearman_with_joint": _spearman(rows[name], joint),
-            }
-            for name in ("gradient", "tempered")
-        },
+        "interaction_of_sums": of_sums,
+        "interaction_interval": interval,
     }
+    for name in ("gradient", "tempered"):
+        predicted = _array(rows[name])
+        of_joint, interval = ratio(predicted, joint, examples, n)
+        found[name] = {
+            "share_of_joint": of_joint,
+            "share_interval": interval,
+            "spearman_with_joint": spearman(predicted, joint),
+            "spearman_interval": spearman_interval(predicted, joint, examples, n),
+        }
+    return found
 
 
-def _ratio(above: float, below: float) -> float | None:
-    return float(above / below) if below else None
-
-
-def _spearman(a: pd.Series, b: pd.Series) -> float | None:
-    """None where there are fewer than three rows, or one of the two is constant."""
-    if len(a) < 3 or a.nunique() < 2 or b.nunique() < 2:
-        return None
-    return float(a.corr(b, method="spearman"))
+def _array(values: pd.Series) -> np.ndarray:
+    array: np.ndarray = values.to_numpy(np.float64)
+    return array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,28 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from assay.report import words
+from assay.report.faithfulness import (
+    FEW_TEXTS,
+    faithfulness_caution,
+    faithfulness_meaning,
+    faithfulness_tables,
+    print_faithfulness,
+)
 from assay.report.html import make_environment
-from assay.tokens import Explanation, Explanations, Faithfulness
-from assay.tokens.faithfulness import NOISES, RANDOM
+from assay.tokens import Explanation, Explanations
+from assay.tokens.faithfulness import RANDOM
+from assay.tokens.methods import METHODS
 from assay.tokens.result import visible
 
 TEXTS_IN_TERMINAL = 8
 TOKENS_IN_TABLE = 40
 TOP = 5
 POSITIVE, NEGATIVE = (178, 24, 43), (33, 102, 172)
+COLOURS = (
+    "Colours are scaled by each method's own largest score in a text: compare them within a line, not between lines."
+)
+MOST_OF_TOKEN, TITLE_WIDTH, OPEN_SCORES = 24, 13, 8
 LARGE_GAP = 0.1
 """Share of the difference between text and baseline that a complete method may miss without a word."""
 
@@ -33,14 +47,60 @@ def title(found: Explanations) -> str:
     return f"Which tokens drive what {model} says next? ({len(found)} texts)"
 
 
+KINDS = (
+    ("measured", "what {unit} lose when the token alone is replaced"),
+    ("complete", "meant to sum to the difference between text and baseline, in {unit}"),
+    ("first order", "a first-order estimate of what replacing the token alone costs, in {unit}"),
+    ("ranking", "only ranks tokens; sizes mean nothing by themselves"),
+    ("control", "random numbers, the yardstick"),
+)
+"""What a method's scores are."""
+
+
+def kind_of(method: str) -> str:
+    """One of KINDS."""
+    known = METHODS[method]
+    if method == RANDOM:
+        return "control"
+    if not known.uses_gradients:
+        return "measured"
+    if known.is_complete:
+        return "complete"
+    return "first order" if known.rules == "plain" else "ranking"
+
+
 def meaning(found: Explanations) -> str:
-    """What a score is, in a sentence or two."""
-    kept = any(any(item.fixed) for item in found)
-    return (
-        "A token's score is what it adds to what is explained, in that unit, compared with its baseline: red (+) "
-        "speaks for the target, blue (-) against it. Leave-one-out is measured; the others are estimates."
-        + (" Special tokens stay in the baseline and score 0." if kept else "")
-    )
+    """What scores are, method by method."""
+    units = {item.unit for item in found}
+    unit = units.pop() if len(units) == 1 else "the unit of what is explained"
+    text = "Tokens are compared with their baseline: red (+) speaks for the target, blue (-) against it."
+    for kind, what in KINDS:
+        names = [name for name in found.methods if kind_of(name) == kind]
+        if names:
+            text += f" {', '.join(names)}: {what.format(unit=unit)}."
+    if any(any(item.fixed) for item in found):
+        text += " Special tokens stay in the baseline and score 0."
+    return text
+
+
+def listed(found: Explanations) -> str | None:
+    """Which tokens the terminal's tables leave out, where they do."""
+    long = max(len(item.tokens) for item in found)
+    if len(found) == 1 and long <= TOKENS_IN_TABLE:
+        return None
+    which = "Of each text" if len(found) > 1 else f"Of {long} tokens"
+    return f"{which} the {TOP} tokens that {found.methods[0]} ranks first are listed; all are on the page."
+
+
+def next_step(found: Explanations) -> str | None:
+    """What to do about scores that nothing has checked."""
+    if not any(kind_of(name) == "measured" for name in found.methods):
+        return "Next: --methods ...,leave-one-out measures what each token does alone; --faithfulness checks orders."
+    if found.faithfulness is None:
+        return "Next: --faithfulness replaces tokens in each method's order, and holds that against random orders."
+    if len(found) < FEW_TEXTS:
+        return f"Next: --file with {FEW_TEXTS} texts or more, to see whether the order of methods holds."
+    return None
 
 
 def sentence(item: Explanation) -> str:
@@ -72,7 +132,8 @@ def cautions(found: Explanations) -> list[str]:
             if abs(item.gaps.get(method, 0.0)) > LARGE_GAP * abs(item.value - item.baseline_value)
         ]
         if wide:
-            step = " More --steps may close it." if method == "integrated-gradients" else ""
+            steps = 4 * found.configuration["steps"]
+            step = f" Try --steps {steps}." if method == "integrated-gradients" else ""
             warnings.append(
                 f"{method} misses more than {LARGE_GAP:.0%} of the difference between text and baseline on {len(wide)} "
                 f"of {len(found)} texts, so its scores are not to be trusted there.{step}"
@@ -83,27 +144,36 @@ def cautions(found: Explanations) -> list[str]:
 def print_explanations(console: Console, found: Explanations, folder: Path | None = None) -> None:
     """Each text coloured by each method, with numbers; then faithfulness, cost and where it is kept."""
     console.print(f"\n[bold]{escape(title(found))}[/bold]")
-    console.print(escape(meaning(found)), style="dim")
+    for note in filter(None, (meaning(found), COLOURS, listed(found))):
+        console.print(escape(note), style="dim", highlight=False)
     for item in found.items[:TEXTS_IN_TERMINAL]:
         console.print(f"\n[bold]{escape(visible(item.id))}[/bold]  {escape(sentence(item))}", highlight=False)
         width = max(map(len, found.methods))
         for method in found.methods:
             line = Text(method.ljust(width + 2), style="dim")
             console.print(line.append_text(_coloured(item, method)), soft_wrap=len(found) > 1)
-            if (note := gap_note(item, method)) is not None:
-                console.print(" " * (width + 2) + note, style="dim", highlight=False)
-        console.print(_table(item, found.methods, len(found) > 1))
+            if (gap := gap_note(item, method)) is not None:
+                console.print(" " * (width + 2) + gap, style="dim", highlight=False)
+        for table in _tables(item, found.methods, len(found) > 1, console.width):
+            console.print(table)
     if len(found) > TEXTS_IN_TERMINAL:
         console.print(f"\n... and {len(found) - TEXTS_IN_TERMINAL} more texts, on the page.", style="dim")
     for warning in cautions(found):
         console.print(escape(warning), style="yellow")
     if found.faithfulness is not None:
-        print_faithfulness(console, found.faithfulness, found.configuration["seed"])
-    console.print(f"Cost: {found.cost['forward_equivalents']:.1f} forward-equivalents", style="dim")
+        print_faithfulness(console, found, found.faithfulness)
+    if (step := next_step(found)) is not None:
+        console.print(escape(step), style="yellow", highlight=False)
+    console.print(f"Cost: {spent(found)}", style="dim")
     if folder is not None:
         console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
         if (page := folder / "report.html").is_file():
             console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
+
+
+def spent(found: Explanations) -> str:
+    """What it took."""
+    return f"{found.cost['forward_equivalents']:.1f} forward-equivalents, {words.time(found.cost)}"
 
 
 def _coloured(item: Explanation, method: str) -> Text:
@@ -130,79 +200,38 @@ def _strengths(item: Explanation, method: str) -> np.ndarray:
     return scores / largest if largest else scores
 
 
-def _table(item: Explanation, methods: tuple[str, ...], brief: bool) -> Table:
-    """Every token's scores; of long texts, and of several, those of the highest."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("#", "token", *methods):
-        table.add_column(name, justify="left" if name == "token" else "right", overflow="fold")
+def _tables(item: Explanation, methods: tuple[str, ...], brief: bool, width: int) -> list[Table]:
+    """Every token's scores; of long texts, and of several, those of the highest. As many tables as the methods need."""
     shown = list(range(len(item.tokens)))
     if brief or len(shown) > TOKENS_IN_TABLE:
         shown = item.top(methods[0], TOP).index.tolist()
-    for position in shown:
-        cells = ["" if item.fixed[position] else f"{item.scores[method][position]:+.3g}" for method in methods]
-        table.add_row(str(position), escape(_quoted(item.tokens[position])), *cells)
+    tokens = [_quoted(item.tokens[position]) for position in shown]
+    room = max(width - 6 - min(MOST_OF_TOKEN, max(map(len, tokens))), 12)
+    found: list[tuple[list[str], list[list[str]]]] = []
+    used = width
+    for method in methods:
+        title = "\n".join(textwrap.wrap(method, TITLE_WIDTH))
+        cells = ["" if item.fixed[position] else f"{item.scores[method][position]:+.3g}" for position in shown]
+        needed = 2 + max(map(len, [*title.split("\n"), *cells]))
+        if used + needed > room:
+            found.append(([], []))
+            used = 0
+        used += needed
+        titles, columns = found[-1]
+        titles.append(title)
+        columns.append(cells)
+    return [_table_of(shown, tokens, *group) for group in found]
+
+
+def _table_of(shown: list[int], tokens: list[str], titles: list[str], columns: list[list[str]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("token", overflow="fold", max_width=MOST_OF_TOKEN)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for number, (position, token) in enumerate(zip(shown, tokens, strict=True)):
+        table.add_row(str(position), escape(token), *(cells[number] for cells in columns))
     return table
-
-
-def faithfulness_rows(found: Faithfulness, seed: int) -> list[list[str]]:
-    """A header, and one row for each method, measure and kind of steps."""
-    summary, differences = found.summary(seed), found.differences(seed)
-    rows = [["method", "measure", "k over", found.metric_unit, "probability"]]
-    for method in found.methods:
-        for measure, steps in dict.fromkeys((measure, steps) for measure, steps, _ in found.keys):
-            row = [method, measure, steps]
-            for unit in (found.metric_unit, "probability"):
-                at = {"measure": measure, "steps": steps, "unit": unit}
-                (mean,) = _rows(summary, method=method, **at)
-                cell = f"{mean['mean']:+.3g}"
-                if method == RANDOM:
-                    cell += f" ± {mean['spread']:.2g}"
-                else:
-                    (less,) = _rows(differences, first=method, second=RANDOM, **at)
-                    if less["lower"] == less["lower"]:
-                        cell += f" [{less['lower']:+.2g}, {less['upper']:+.2g}]"
-                row.append(cell)
-            rows.append(row)
-    return rows
-
-
-def _rows(frame: Any, **values: str) -> list[dict[str, Any]]:
-    for name, value in values.items():
-        frame = frame[frame[name] == value]
-    records: list[dict[str, Any]] = frame.to_dict("records")
-    return records
-
-
-def faithfulness_meaning(found: Faithfulness) -> str:
-    """How to read the table."""
-    n = found.full.shape[-1]
-    usable = (~np.isnan(found.shares[0])).sum(1)
-    few = "" if usable.min() == n else (
-        f" Shares of the text's own value (in Python) are given for {usable.min()} to {usable.max()} of {n} texts: "
-        f"elsewhere that value is negative, or within {NOISES:g} standard deviations of random orders from 0."
-    )  # fmt: skip
-    brackets = "" if n == 1 else (
-        f" In brackets: 95 % paired bootstrap interval of the difference to random orders, over {n} texts."
-    )  # fmt: skip
-    return (
-        "Comprehensiveness: the mean drop when the first k tokens are replaced (higher is better). "
-        "Sufficiency: the mean drop when all but the first k are (lower is better). k over counts, 1 to 50, or over "
-        f"shares of the tokens.{brackets} ±: standard deviation between random orders of one text.{few}"
-    )
-
-
-def print_faithfulness(console: Console, found: Faithfulness, seed: int) -> None:
-    """One line for each method, measure and kind of steps."""
-    header, *rows = faithfulness_rows(found, seed)
-    table = Table(title="Faithfulness", title_justify="left", box=None, pad_edge=False)
-    for name in header:
-        table.add_column(
-            name, justify="left" if name in ("method", "measure", "k over") else "right", no_wrap=name == "method"
-        )
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-    console.print(escape(faithfulness_meaning(found)), style="dim")
 
 
 def write_explanations(found: Explanations, path: Path) -> None:
@@ -215,9 +244,14 @@ def write_explanations(found: Explanations, path: Path) -> None:
         .render(
             title=title(found),
             meaning=meaning(found),
+            colours=COLOURS,
             cautions=cautions(found),
-            summary=faithfulness_rows(measured, found.configuration["seed"]) if measured else None,
-            faithfulness_meaning=faithfulness_meaning(measured) if measured else None,
+            next_step=next_step(found),
+            cost=spent(found),
+            tables=faithfulness_tables(measured, found.configuration["seed"]) if measured else [],
+            faithfulness_meaning=faithfulness_meaning(found, measured) if measured else None,
+            faithfulness_caution=faithfulness_caution(measured) if measured else None,
+            open_scores=len(found) <= OPEN_SCORES,
             texts=[_for_page(item, found.methods) for item in found],
             origin=(
                 f"Model: {model['name']}, weights {model['weights_sha256'][:16]}. Methods: "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from assay.report.words import scale
 from assay.scores import Scores
 from assay.sites import KINDS, Component
 
@@ -72,7 +73,7 @@ def _map(
             colorscale=DIVERGING,
             xgap=1,
             ygap=1,
-            colorbar={"title": {"text": scores.unit}, "thickness": 12},
+            colorbar={"title": {"text": scale(scores)}, "thickness": 12},
             hovertemplate=f"layer %{{y}}, {axis} %{{x}}<br>importance %{{z:+.4g}}<extra></extra>",
         )
     )
@@ -93,7 +94,7 @@ def _bars(scores: Scores, components: Sequence[Component], importance: np.ndarra
             hovertemplate="layer %{y}<br>importance %{x:+.4g}<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text=scores.unit, zeroline=True)
+    figure.update_xaxes(title_text=scale(scores), zeroline=True)
     figure.update_yaxes(title_text="layer", autorange="reversed", dtick=1 if len(components) <= 16 else 5)
     return styled(figure, height=max(260, 90 + 18 * len(components)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,18 +17,22 @@ from assay.report.figures import NEGATIVE, POSITIVE, styled
 from assay.report.html import make_environment
 from assay.report.self_repair import (
     COMPENSATION_COLUMNS,
+    ORDER,
     answer,
+    compensation_meaning,
     compensation_sentence,
     described,
+    heads_meaning,
     heads_of,
     limit,
     meaning,
+    next_step,
     number,
     question,
-    readout_columns,
     restored,
     table_of_compensation,
-    table_of_readouts,
+    table_of_effects,
+    table_of_gradients,
 )
 
 ROWS_SHOWN, HEADS_SHOWN = 20, 30
@@ -37,9 +42,12 @@ LEGEND = "E1, E2, E12: what the metric loses without the first key, the second, 
 
 def figures(result: SelfRepair) -> list[tuple[str, str, go.Figure]]:
     """Name, title and figure: where the rows are, their interaction, gradients against joint effects, components."""
-    found = [("map", f"Rows per prompt with two keys {limit(result, 'relative')}", _map(result))]
+    over = result.summary()["absolute"]["rows"]
+    where = f"Rows per prompt with two keys {limit(result, 'relative')}"
+    found = [("map", f"{where} ({limit(result, 'absolute')}: {over} in all, shown on hover)", _map(result))]
     if len(result.rows):
-        found.append(("interaction", "Interaction (E12 − E1 − E2) / E12 of each row", _histogram(result)))
+        means = "1: no single ablation shows anything; beyond ±2: at the edge"
+        found.append(("interaction", f"Interaction (E12 − E1 − E2) / E12 of each row ({means})", _histogram(result)))
         found.append(("gradients", "What gradients say of E12 (frozen)", _gradients(result)))
     if result.compensation is not None:
         found.append(("compensation", "Direct and whole effect of each head", _compensation(result)))
@@ -47,15 +55,20 @@ def figures(result: SelfRepair) -> list[tuple[str, str, go.Figure]]:
 
 
 def _map(result: SelfRepair) -> go.Figure:
-    grid = result.per_head()["relative"].to_numpy().reshape(result.layers, result.heads)
+    frame, shape = result.per_head(), (result.layers, result.heads)
+    grid, over = (frame[name].to_numpy().reshape(shape) for name in ("relative", "absolute"))
     figure = go.Figure(
         go.Heatmap(
             z=grid,
+            customdata=over,
             colorscale=SEQUENTIAL,
             xgap=1,
             ygap=1,
             colorbar={"title": {"text": "rows"}, "thickness": 12},
-            hovertemplate="layer %{y}, head %{x}<br>%{z:.3g} rows per prompt<extra></extra>",
+            hovertemplate=(
+                "layer %{y}, head %{x}<br>rows per prompt: %{z:.3g}<br>"
+                f"{limit(result, 'absolute')}: %{{customdata:.3g}}<extra></extra>"
+            ),
         )
     )
     figure.update_xaxes(title_text="head", dtick=1 if result.heads <= 16 else None)
@@ -67,13 +80,13 @@ def _histogram(result: SelfRepair) -> go.Figure:
     figure = go.Figure()
     drawn = result.rows[result.rows["drawn"]]
     for name, rows, readout, colour in (
-        ("frozen gradient", result.rows, "frozen", NEGATIVE),
-        ("model rerun", drawn, "true", POSITIVE),
+        ("frozen", result.rows, "frozen", NEGATIVE),
+        ("rerun", drawn, "true", POSITIVE),
     ):
         values = interaction(rows, readout).dropna().clip(-2, 2)
         bins = {"start": -2, "end": 2.0001, "size": 0.1}
         figure.add_histogram(x=values, name=name, xbins=bins, marker_color=colour, opacity=0.6)
-    figure.update_xaxes(title_text="interaction (beyond ±2: at the edge); 1: no single ablation shows anything")
+    figure.update_xaxes(title_text="interaction")
     figure.update_yaxes(title_text="rows")
     return styled(figure, height=360).update_layout(barmode="overlay", legend={"orientation": "h", "y": 1.1})
 
@@ -117,6 +130,15 @@ def _diagonal(figure: go.Figure, values: np.ndarray) -> None:
     figure.add_scatter(x=ends, y=ends, mode="lines", line=line, showlegend=False, hoverinfo="skip")
 
 
+def _pieces(result: SelfRepair, row: Any) -> list[tuple[str, str, str]]:
+    """Of each token: the spaces in front of it, itself, its mark. A line may break between the first two."""
+    pieces = []
+    for token, mark in result.text(row):
+        rest = token.lstrip(" ") or token
+        pieces.append((token[: len(token) - len(rest)], rest, mark))
+    return pieces
+
+
 def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
     """Write the page: one file that opens offline."""
     drawn = [
@@ -130,15 +152,17 @@ def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
         result=result,
         title=question(result),
         answer=answer(result),
-        columns=readout_columns(result),
-        readouts=table_of_readouts(result),
+        readouts=[table_of_effects(result), table_of_gradients(result)] if len(result.rows) else [],
         meaning=meaning(result),
+        next_step=next_step(result),
         restored=restored(result),
-        legend=LEGEND,
+        legend=f"{LEGEND} {ORDER}",
+        heads_meaning=heads_meaning(result),
         heads=heads_of(result, HEADS_SHOWN),
-        worst=[(described(row), number(hidden(result.rows.loc[[row.Index]], "frozen").item()), result.text(row))
+        worst=[(described(row), number(hidden(result.rows.loc[[row.Index]], "frozen").item()), _pieces(result, row))
                for row in worst],
         compensation=compensation_sentence(result) if components else "",
+        compensation_meaning=compensation_meaning(result) if components else "",
         compensation_columns=COMPENSATION_COLUMNS,
         compensated=table_of_compensation(result, HEADS_SHOWN) if components else [],
         figures=drawn,

@@ -97,6 +97,8 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
         further = [f"{getattr(row, name):{FORMATS[name]}}" for name in beside]
         table.add_row(str(rank), row.component, f"{row.importance:+.4g}", error, *further, *share, row.verdict)
     console.print(table)
+    if not scores.exact:
+        console.print(escape(words.verdicts(scores)), style="dim")
     if (step := words.next_step(scores)) is not None:
         console.print(escape(step), style="yellow")
     console.print(f"Cost: {words.cost(scores)}", style="dim")

@@ -47,25 +47,36 @@ def answer(scores: Scores) -> str:
     if scores.unit == "none":
         return "These scores are random: a yardstick for other methods, not a result."
     size = np.abs(scores.importance)
+    best = int(size.argmax())
+    first = scores.components[best].name
+    error = standard_error(scores.values[best])
+    doubt = "within two standard errors of 0" if size[best] <= 2 * error else ""
+    if only_ranks(scores):
+        return (
+            f"Ranked first of {len(size)} components: {first} (by gradients under the backward rules "
+            f"{scores.configuration['rules']}, not by the effect of patching it{doubt and f'; its score is {doubt}'})."
+        )
     k = min(10, len(size))
     total = size.sum()
     share = f"{np.sort(size)[::-1][:k].sum() / total:.0%}" if total > 0 else "none"
-    first = scores.components[int(size.argmax())].name
-    value = scores.importance[int(size.argmax())]
     how = "every value was measured by intervention" if scores.exact else "estimates, none checked by intervention"
-    summed = "summed absolute effect"
-    if (rules := scores.configuration.get("rules")) is not None:
-        how = f"by gradients under the backward rules {rules}, not the effect of patching it"
-        summed = "summed absolute score"
-    elif not scores.estimates_effect:
+    if not scores.estimates_effect:
         how = "on chosen paths, not the whole effect of patching it"
-    best = int(size.argmax())
-    error = standard_error(scores.values[best])
-    doubt = "; that is within two standard errors of 0" if size[best] <= 2 * error else ""
     return (
-        f"The {k} largest of {len(size)} components carry {share} of the {summed} on {scores.metric}; "
-        f"the largest is {first} with {value:+.3g} {scores.unit} ({how}{doubt})."
+        f"The {k} largest of {len(size)} components carry {share} of the summed absolute effect on {scores.metric}; "
+        f"the largest is {first} with {scores.importance[best]:+.3g} {scores.unit} "
+        f"({how}{doubt and f'; that is {doubt}'})."
     )
+
+
+def only_ranks(scores: Scores) -> bool:
+    """Whether gradients went back under backward rules, so that sizes mean nothing."""
+    return "rules" in scores.configuration
+
+
+def scale(scores: Scores) -> str:
+    """What an axis of importances counts in."""
+    return "score" if only_ranks(scores) else scores.unit
 
 
 def method(scores: Scores) -> str:
@@ -73,12 +84,14 @@ def method(scores: Scores) -> str:
     given = [f"{name} {scores.configuration[name]}" for name in PARAMETERS if name in scores.configuration]
     named = f"{scores.method} ({', '.join(given)})" if given else scores.method
     known = METHODS.get(scores.method)
+    if known and only_ranks(scores) and known.estimates_effect:
+        return f"Method {named}: {known.description} without rules; under these it ranks, and estimates no effect."
     return f"Method {named}: {known.description}." if known else f"Method {named}."
 
 
 def has_shares(scores: Scores) -> bool:
     """Whether clean - corrupted is what the importances are shares of: only where one is patched into the other."""
-    if "rules" in scores.configuration:
+    if only_ranks(scores):
         return False
     has_sign = scores.unit != "none" and scores.signed
     return has_sign and scores.direction != "ablation" and scores.baseline.difference != 0
@@ -99,7 +112,8 @@ def meaning(scores: Scores) -> str:
             "between left alone and the final norm's factor frozen at the base run. "
             f"In {scores.unit} of {scores.metric}, mean over {len(scores.pairs)} prompt pairs."
         )
-    if (rules := scores.configuration.get("rules")) is not None:
+    if only_ranks(scores):
+        rules = scores.configuration["rules"]
         return (
             f"{DIRECTIONS[scores.direction]} By a backward pass under the rules {rules}, so sizes mean nothing by "
             f"themselves: these scores rank components, and estimate no effect. Mean over {len(scores.pairs)} prompt "
@@ -132,12 +146,26 @@ def beside(scores: Scores) -> str | None:
 
 def next_step(scores: Scores) -> str | None:
     """What to do about numbers that nothing has checked."""
+    if only_ranks(scores):
+        return (
+            "Next: assay screen, or --method activation-patching, measures what these scores only rank. "
+            "± says nothing about how far the ranking is that of effects."
+        )
     if scores.exact or not scores.estimates_effect:
         return None
     return (
         "Next: --method activation-patching measures what these only estimate. Estimates can be far off, "
         "even in sign, most of all in early layers; ± says nothing about that."
     )
+
+
+def verdicts(scores: Scores) -> str:
+    """What the verdicts in the table mean."""
+    if scores.exact:
+        return "verified: measured by intervention."
+    if scores.estimates_effect:
+        return "unresolved: an estimate that nothing has checked."
+    return "none: no estimate of what patching the component does, so there is nothing to verify."
 
 
 def duplicates(pairs: PromptPairs) -> str | None:

@@ -40,7 +40,7 @@ from assay.tokens.methods import (
     replaced_values,
     require_suited,
 )
-from assay.tokens.questions import Question, ask
+from assay.tokens.questions import Question, ask, require_one_kind
 from assay.tokens.result import Explanation, Explanations
 
 
@@ -80,7 +80,8 @@ def explain(
         options: as in `explain_all`.
 
     Returns:
-        Scores in the unit of what is explained, one for each token of the prompt and method.
+        Scores, one for each token of the prompt and method: in the unit of what is explained, but for methods that only
+        rank tokens (`Explanation.unit`).
 
     Raises:
         AssayError: as `explain_all`.
@@ -178,13 +179,7 @@ def require_numbers(steps: int, draws: int) -> None:
 def _require_one_unit(prepared: Sequence[Inputs]) -> None:
     for inputs in prepared:
         replaceable(inputs)
-    metrics = {inputs.asked.metric.name: inputs.asked.question.id for inputs in prepared}
-    if len(metrics) > 1:
-        listed = " and ".join(f"{name} ({identifier})" for name, identifier in metrics.items())
-        raise DataError(
-            f"Faithfulness is averaged over texts, and these are explained by {listed}. Give all of them targets of "
-            "one token or all of several, and all or none of them a contrast."
-        )
+    require_one_kind([(inputs.asked.question.id, f"by {inputs.asked.metric.name}") for inputs in prepared])
 
 
 def _joined(

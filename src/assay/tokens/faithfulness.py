@@ -64,13 +64,18 @@ class TextFaithfulness:
     """(draws, K)"""
 
 
+def replaced_positions(fixed: Sequence[bool]) -> list[int]:
+    """Positions that take part: all but the first, the last and special ones."""
+    return [position for position in range(1, len(fixed) - 1) if not fixed[position]]
+
+
 def replaceable(inputs: Inputs) -> list[int]:
     """Positions of the tokens that are replaced: all but the first, the last and special ones.
 
     Raises:
         DataError: fewer than two are left.
     """
-    inner = [position for position in range(1, inputs.length - 1) if not inputs.asked.fixed[position]]
+    inner = replaced_positions(inputs.asked.fixed)
     if len(inner) < 2:
         raise DataError(
             f"{inputs.asked.question.id}: {len(inner)} of {inputs.length} tokens may be replaced, since first, last "

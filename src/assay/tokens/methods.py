@@ -1,7 +1,8 @@
 """How much each token of a prompt speaks for a target, one method an entry.
 
-M is what is explained, e the prompt's embeddings, e' the baseline's. A token's score is in M's unit and positive where
-the token, in the place of its baseline, makes the target more likely.
+M is what is explained, e the prompt's embeddings, e' the baseline's. A token's score is positive where the token, in
+the place of its baseline, makes the target more likely. Without backward rules it is in M's unit; with them it only
+ranks.
 
 ========================  ==================================================================  ======================
 method                    score of token t                                                    passes (backward is 2)

@@ -22,6 +22,7 @@ from assay.errors import DataError
 from assay.model import Model
 from assay.tokens.runs import next_token
 
+NAMES_SHOWN = 4
 COLUMNS = ("text", "target", "against", "id")
 
 LOGIT = Metric(
@@ -170,6 +171,31 @@ def _rows(prompt: tuple[int, ...], target: tuple[int, ...], against: tuple[int, 
     return (row(target), row(against, sign=-1)), METRICS["log-prob-diff"]
 
 
+def require_one_kind(kinds: Sequence[tuple[str, str]]) -> None:
+    """Refuse to average over texts whose numbers are of different metrics.
+
+    Args:
+        kinds: of each text, its name and how it is explained.
+
+    Raises:
+        DataError: with how the texts divide.
+    """
+    texts_of: dict[str, list[str]] = {}
+    for name, kind in kinds:
+        texts_of.setdefault(kind, []).append(name)
+    if len(texts_of) < 2:
+        return
+    listed = "; ".join(
+        f"{len(names)} {kind} ({', '.join(names[:NAMES_SHOWN])}{', ...' if len(names) > NAMES_SHOWN else ''})"
+        for kind, names in texts_of.items()
+    )
+    raise DataError(
+        f"Faithfulness is averaged over texts, which must be explained alike. Of {len(kinds)} there are {listed}. "
+        "Give all of them targets of one token or all of several, and all or none of them a contrast (against); or "
+        "make a file of each kind."
+    )
+
+
 def read_questions(path: str | Path) -> list[Question]:
     """Questions from a JSON Lines file with ``text`` and, where wanted, ``target``, ``against`` and ``id``.
 
@@ -181,7 +207,11 @@ def read_questions(path: str | Path) -> list[Question]:
 
 def questions_of(content: bytes, name: str) -> list[Question]:
     """`read_questions` of what a file holds."""
-    entries = jsonl_entries(content, name, COLUMNS[:1])
+    try:
+        entries = jsonl_entries(content, name, COLUMNS[:1])
+    except DataError as error:
+        example = json.dumps({"text": "The capital of France is", "target": " Paris"})
+        raise DataError(f"{error}\nA file of texts has one JSON object a line, such as {example}") from error
     return of_each(_question, entries, f"lines of {name}")
 
 

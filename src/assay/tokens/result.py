@@ -40,6 +40,8 @@ class Explanation:
     against_ids: tuple[int, ...]
     metric: str
     unit: str
+    """Of the metric, and of scores that measure or estimate it: leave-one-out, integrated gradients, DeepLIFT and
+    gradient x input. Those of GIM and the LRP rules only rank, and random ones are a control."""
     value: float
     """Of the metric, on the text."""
     baseline_value: float
@@ -48,7 +50,7 @@ class Explanation:
     """Of the target on the text, less that of the contrast."""
     baseline: str
     scores: dict[str, Numbers]
-    """Method to T scores, in the metric's unit (but for random)."""
+    """Method to T scores; what they are, and of which unit, depends on the method: see ``unit``."""
     gaps: dict[str, float]
     """Methods whose scores should sum to ``value - baseline_value``: that, less their sum."""
 
