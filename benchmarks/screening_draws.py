@@ -27,7 +27,7 @@ from assay.methods.plan import make_plan
 from assay.methods.preparation import prepared
 from assay.methods.sharded import Computer
 from assay.reliability import Estimates
-from assay.screening.estimates import FIRST_ORDER, MOVES, QUADRATIC, VARIANCE, estimates_with
+from assay.screening.estimates import FAR_END, FIRST_ORDER, MOVES, QUADRATIC, VARIANCE, estimates_with
 from assay.studies.draws import Draws, draw
 
 
@@ -51,6 +51,7 @@ def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int
         path,
         kinds=kinds[live],
         first_order=tables[FIRST_ORDER][live],
+        far_end=tables[FAR_END][live],
         quadratic=tables[QUADRATIC][live],
         quadratic_stderr=np.sqrt(tables[VARIANCE])[live],
         exact=exact.values[live],
@@ -63,7 +64,7 @@ def draw_from(path: Path, top: int, level: float, draws: int) -> tuple[int, Draw
     tables = [arrays[name] for name in ("first_order", "quadratic", "quadratic_stderr")]
     exact = arrays["exact"]
     kinds = arrays["kinds"].tolist() if "kinds" in arrays else ["all"] * len(exact)
-    return len(exact), draw(Estimates(kinds, *tables), exact, top, level, range(draws))
+    return len(exact), draw(Estimates(kinds, *tables, far_end=arrays["far_end"]), exact, top, level, range(draws))
 
 
 def main() -> None:
