@@ -37,7 +37,8 @@ def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int
     pairs = make_pairs(model, task, n, seed)
     exact = assay.activation_patching(model, pairs, sites=sites, progress=True)
     kinds = np.array([component.site for component in exact.components])
-    tables = np.zeros((5, *exact.values.shape))
+    method = estimates_with(probes)
+    tables = np.zeros((method.outputs, *exact.values.shape))
     with prepared(METHODS["activation-patching"], model, pairs, sites=sites, seed=seed) as run:
         _, measured = run.measure_baseline(CostMeter(), by_start=True, force=True)
         computer = Computer(run, measured, CostMeter(), by_start=True, show=True)
@@ -45,7 +46,7 @@ def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int
             members = np.flatnonzero(kinds == kind)
             batches = [batch for batch, _ in measured]
             shards = make_plan(model, exact.components, batches, by_component=False, members=members.tolist())
-            tables[:, members] = computer.values(estimates_with(probes), shards)
+            tables[:, members] = computer.values(method, shards)
     live = tables[MOVES].any(1)
     np.savez(
         path,
