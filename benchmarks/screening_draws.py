@@ -27,7 +27,7 @@ from assay.methods.plan import make_plan
 from assay.methods.preparation import prepared
 from assay.methods.sharded import Computer
 from assay.reliability import Estimates
-from assay.screening.estimates import FIRST_ORDER, MOVES, QUADRATIC, VARIANCE, estimates_with
+from assay.screening.estimates import FAR_END, FIRST_ORDER, MOVES, QUADRATIC, VARIANCE, estimates_with
 from assay.studies.draws import Draws, draw
 
 
@@ -37,7 +37,8 @@ def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int
     pairs = make_pairs(model, task, n, seed)
     exact = assay.activation_patching(model, pairs, sites=sites, progress=True)
     kinds = np.array([component.site for component in exact.components])
-    tables = np.zeros((5, *exact.values.shape))
+    method = estimates_with(probes)
+    tables = np.zeros((method.outputs, *exact.values.shape))
     with prepared(METHODS["activation-patching"], model, pairs, sites=sites, seed=seed) as run:
         _, measured = run.measure_baseline(CostMeter(), by_start=True, force=True)
         computer = Computer(run, measured, CostMeter(), by_start=True, show=True)
@@ -45,12 +46,13 @@ def make(model_name: str, task: str, path: Path, n: int, sites: str, probes: int
             members = np.flatnonzero(kinds == kind)
             batches = [batch for batch, _ in measured]
             shards = make_plan(model, exact.components, batches, by_component=False, members=members.tolist())
-            tables[:, members] = computer.values(estimates_with(probes), shards)
+            tables[:, members] = computer.values(method, shards)
     live = tables[MOVES].any(1)
     np.savez(
         path,
         kinds=kinds[live],
         first_order=tables[FIRST_ORDER][live],
+        far_end=tables[FAR_END][live],
         quadratic=tables[QUADRATIC][live],
         quadratic_stderr=np.sqrt(tables[VARIANCE])[live],
         exact=exact.values[live],
@@ -63,7 +65,7 @@ def draw_from(path: Path, top: int, level: float, draws: int) -> tuple[int, Draw
     tables = [arrays[name] for name in ("first_order", "quadratic", "quadratic_stderr")]
     exact = arrays["exact"]
     kinds = arrays["kinds"].tolist() if "kinds" in arrays else ["all"] * len(exact)
-    return len(exact), draw(Estimates(kinds, *tables), exact, top, level, range(draws))
+    return len(exact), draw(Estimates(kinds, *tables, far_end=arrays["far_end"]), exact, top, level, range(draws))
 
 
 def main() -> None:

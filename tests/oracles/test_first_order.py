@@ -36,6 +36,17 @@ def test_slopes_equal_central_differences(family: str, direction: str) -> None:
             torch.testing.assert_close(response.slope(a), expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("family", TINY)
+def test_the_reversed_response_is_that_of_the_other_direction(family: str) -> None:
+    """Its recordings are those of the first, yet it is what a response that records by itself is."""
+    model = wrapped(family)
+    for first, other in zip(responses(model), responses(model, "noise"), strict=True):
+        turned = first.reversed()
+        torch.testing.assert_close(turned.slope(0), other.slope(0), rtol=0, atol=1e-11)
+        torch.testing.assert_close(turned.value(1), other.value(1), rtol=0, atol=1e-11)
+        torch.testing.assert_close(turned.reversed().slope(0), first.slope(0), rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("metric", ["logit-diff", "log-prob", "prob-diff"])
 def test_slopes_of_every_metric(metric: str) -> None:
     step = 1e-5

@@ -351,3 +351,25 @@ def test_scale_and_reliability_are_what_the_definition_says() -> None:
     np.testing.assert_allclose(estimates.scale, [np.hypot(1.5, 0.25) + 0.2 + floor, 0.1 + 0.2 + floor, 0.0001 + floor])
     np.testing.assert_allclose(estimates.second, [1.5, 0.1, 0])
     np.testing.assert_allclose(estimates.reliability, [3 / 4, 0.2 / 4, np.nan])
+
+
+def test_a_component_that_only_the_far_end_sees_is_found() -> None:
+    """Nothing at the base run tells it from the others; where the two ends differ, no estimate is to be trusted."""
+    estimates, exact = well_behaved(300, 1)
+    hidden = 7
+    exact[hidden] = 2 * np.abs(exact.mean(1)).max()
+    far = estimates.first_order.copy()
+    far[hidden] = exact[hidden] * 1.2
+    seeing = dataclasses.replace(estimates, far_end=far)
+    for seed in range(20):
+        without = screen(estimates, lambda members: exact[members], seed=seed)
+        with_it = screen(seeing, lambda members: exact[members], seed=seed)
+        assert hidden in with_it.top
+        assert hidden not in without.top or hidden in without.calibrations[0].sample
+
+
+def test_ends_that_differ_widen_the_interval() -> None:
+    estimates, _ = well_behaved(100, 2)
+    far = estimates.first_order + np.where(np.arange(100)[:, None] == 3, 5.0, 0.0)
+    wider = dataclasses.replace(estimates, far_end=far).scale - estimates.scale
+    np.testing.assert_allclose(wider, np.where(np.arange(100) == 3, 0.3 * 5.0, 0.0), atol=1e-12)

@@ -49,8 +49,8 @@ def test_the_cheaper_way_is_taken() -> None:
     kinds = np.array(["heads"] * 100)
     prices = Prices(np.full(100, 10.0), np.full(100, 60.0), recordings=20.0, gradient=30.0, probe=30.0)
     wanted = Options(top=10)
-    # 100 runs cost 1000; estimates 50 + 30 a probe, 10 + 19 runs 290.
-    for probes, exhausts in ((2, False), (21, False), (23, True), (40, True)):
+    # 100 runs cost 1000; estimates 80 + 30 a probe, 10 + 19 runs 290.
+    for probes, exhausts in ((2, False), (20, False), (22, True), (40, True)):
         chosen, note = kinds_to_exhaust(kinds, prices, wanted, probes, 100.0, np.inf)
         assert (chosen == {"heads"}) == exhausts, probes
         assert (note is not None) == exhausts
@@ -66,6 +66,6 @@ def test_the_cheaper_way_is_taken() -> None:
 def test_a_budget_too_small_to_exhaust_one_kind_and_calibrate_the_other_exhausts_none() -> None:
     kinds = np.array(["heads"] * 30 + ["neurons"] * 100)
     prices = Prices(np.full(130, 10.0), np.full(130, 60.0), recordings=20.0, gradient=30.0, probe=30.0)
-    # Heads 300; neurons 50 + 2 x 30 for estimates and 10 + 19 runs; recordings 20.
-    for left, chosen in ((720.0, {"heads"}), (719.0, set())):
+    # Heads 300; neurons 80 + 2 x 30 for estimates and 10 + 19 runs; recordings 20.
+    for left, chosen in ((750.0, {"heads"}), (749.0, set())):
         assert kinds_to_exhaust(kinds, prices, Options(top=10), 2, 100.0, left)[0] == chosen

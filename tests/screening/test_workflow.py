@@ -79,6 +79,18 @@ def test_sample_and_cost_are_kept(found: assay.ScreenedScores) -> None:
     assert inside.all()
 
 
+def test_first_order_is_known_at_both_ends(model: assay.Model, found: assay.ScreenedScores) -> None:
+    there = assay.attribution_patching(model, of_one_length(), sites="neurons", direction="noise", force=True)
+    np.testing.assert_allclose(found.far_end, -there.values, **SAME)
+
+
+def test_a_metric_that_is_flat_at_the_clean_run_has_one_end(model: assay.Model) -> None:
+    found = assay.screen(model, of_one_length(), sites="neurons", metric="kl", top=3, force=True)
+    known = ~np.isnan(found.first_order)
+    assert known.any()
+    np.testing.assert_array_equal(found.far_end[known], found.first_order[known])
+
+
 def test_the_same_seed_gives_the_same_and_another_another_sample(
     model: assay.Model, found: assay.ScreenedScores
 ) -> None:

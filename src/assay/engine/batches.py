@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -50,6 +50,11 @@ class Batch:
     @property
     def positions(self) -> int:
         return self.base.shape[1]
+
+    @property
+    def reversed(self) -> Batch:
+        """The same rows, patched the other way: base and source exchanged."""
+        return replace(self, base=self.source, source=self.base)
 
     def part(self, rows: slice) -> Batch:
         """Some of the rows."""

@@ -145,6 +145,21 @@ class Response:
             savings=self.savings, memory=self.memory, cost=self.cost, advance=self.advance,
         )  # fmt: skip
 
+    def reversed(self) -> Response:
+        """The same components and recordings, with base and source exchanged.
+
+        Raises:
+            OptionError: the source is not a run of the model.
+        """
+        if self._make_source is not None:
+            raise OptionError("Only a source that is a run of the model can be patched the other way.")
+        other = Response(
+            self.model, self.batch.reversed, self.metric, self.components,
+            savings=self.savings, memory=self.memory, cost=self.cost, advance=lambda _: None,
+        )  # fmt: skip
+        other._base, other.__dict__["_source_recording"] = self._source_recording, self.base
+        return other
+
     @cached_property
     def base_values(self) -> Tensor:
         """(R,) metric of the unpatched rows, g(0)."""

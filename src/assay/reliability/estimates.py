@@ -1,6 +1,6 @@
 """What is known about every component before any is patched: the estimate, and how far it may plausibly be off.
 
-All of it is fixed by first order and curvature alone. That is what makes the intervals of `calibration` valid: no scale
+All of it is fixed by gradients and curvature alone. That is what makes the intervals of `calibration` valid: no scale
 may depend on an exact effect.
 """
 
@@ -17,6 +17,7 @@ from assay.errors import DataError
 from assay.reliability.score import floor_of, mean_reliability
 
 SHARE_OF_FIRST_ORDER = 0.1
+SHARE_OF_ENDS = 0.3
 STANDARD_ERRORS = 2
 """A curvature is used only where it exceeds so many of its standard errors."""
 
@@ -30,6 +31,8 @@ class Estimates:
         first_order: (C, n) g'(0).
         quadratic: (C, n) half the second derivative, g''(0) / 2, exact or sampled; zeros if unknown.
         quadratic_stderr: (C, n) its standard errors, independent between examples; zeros if exact.
+        far_end: (C, n) the first-order term by the gradient at the source run, where everything is patched;
+            ``first_order`` if None.
         noise: spread of a replayed metric value around the model's own, in the metric's unit.
         corrected: (C,) mean effects by a better estimate, NaN for components that have none; chosen and computed
             without a look at exact effects, like all else here.
@@ -43,6 +46,7 @@ class Estimates:
     first_order: NDArray[np.float64]
     quadratic: NDArray[np.float64]
     quadratic_stderr: NDArray[np.float64]
+    far_end: NDArray[np.float64] | None = None
     noise: float = 0.0
     corrected: NDArray[np.float64] | None = None
     refinement: NDArray[np.float64] | None = None
@@ -53,8 +57,11 @@ class Estimates:
             raise DataError(f"Estimates are a value per component and example, not an array of shape {shape}.")
         if len(self.kinds) != shape[0]:
             raise DataError(f"There are {len(self.kinds)} site kinds for {shape[0]} components.")
-        for name in ("first_order", "quadratic", "quadratic_stderr"):
-            array = np.asarray(getattr(self, name), np.float64)
+        for name in ("first_order", "quadratic", "quadratic_stderr", "far_end"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            array = np.asarray(given, np.float64)
             if array.shape != shape:
                 raise DataError(f"{name} has the shape {array.shape}, first_order {shape}.")
             if not np.isfinite(array).all():
@@ -79,6 +86,11 @@ class Estimates:
         return mean
 
     @cached_property
+    def far(self) -> NDArray[np.float64]:
+        """(C,) mean first-order term at the far end, the source run."""
+        return self.first if self.far_end is None else np.asarray(self.far_end.mean(1))
+
+    @cached_property
     def second(self) -> NDArray[np.float64]:
         """(C,) what curvature adds: the mean quadratic term where it exceeds two standard errors, else 0."""
         mean = self.quadratic.mean(1)
@@ -92,8 +104,9 @@ class Estimates:
 
     @cached_property
     def size(self) -> NDArray[np.float64]:
-        """(C,) how large an effect looks: |first order| + |curvature|, or what a better estimate says."""
-        looks = np.abs(self.first) + np.abs(self.second)
+        """(C,) how large an effect looks: |first order| + |curvature|, or the first order at the far end if that is
+        larger; or what a better estimate says."""
+        looks = np.maximum(np.abs(self.first) + np.abs(self.second), np.abs(self.far))
         return looks if self.corrected is None else np.where(np.isnan(self.corrected), looks, np.abs(self.corrected))
 
     @cached_property
@@ -104,12 +117,13 @@ class Estimates:
 
     @cached_property
     def scale(self) -> NDArray[np.float64]:
-        """(C,) plausible size of the error: sqrt(q^2 + se_q^2) + 0.1 |first order| + floor. Positive.
+        """(C,) plausible size of the error: sqrt(q^2 + se_q^2) + 0.1 |first order| + 0.3 |difference of the first order
+        at both ends| + floor. Positive.
 
         Of a corrected estimate: |refinement| + 0.1 |corrected| + floor.
         """
         curvature: NDArray[np.float64] = np.hypot(self.quadratic.mean(1), self.second_stderr)
-        scale = curvature + SHARE_OF_FIRST_ORDER * np.abs(self.first)
+        scale = curvature + SHARE_OF_FIRST_ORDER * np.abs(self.first) + SHARE_OF_ENDS * np.abs(self.far - self.first)
         if self.corrected is not None and self.refinement is not None:
             better = np.abs(self.refinement) + SHARE_OF_FIRST_ORDER * np.abs(self.corrected)
             scale = np.where(np.isnan(self.corrected), scale, better)

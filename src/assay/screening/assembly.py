@@ -24,6 +24,7 @@ class Known:
 
     kinds: NDArray[np.str_]
     first_order: NDArray[np.float64]
+    far_end: NDArray[np.float64]
     quadratic: NDArray[np.float64]
     quadratic_stderr: NDArray[np.float64]
     corrected: NDArray[np.float64]
@@ -39,10 +40,10 @@ class Known:
     @classmethod
     def nothing(cls, kinds: NDArray[np.str_], examples: int) -> Known:
         count = len(kinds)
-        first, quadratic, stderr, corrected = np.full((4, count, examples), np.nan)
+        first, far, quadratic, stderr, corrected = np.full((5, count, examples), np.nan)
         moves, flagged = np.ones(count, bool), np.zeros(count, bool)
         refinement, bound = np.full((2, count), np.nan)
-        return cls(kinds, first, quadratic, stderr, corrected, refinement, bound, moves, flagged)
+        return cls(kinds, first, far, quadratic, stderr, corrected, refinement, bound, moves, flagged)
 
     @property
     def estimated(self) -> NDArray[np.bool_]:
@@ -51,8 +52,8 @@ class Known:
 
     def of(self, members: NDArray[np.intp]) -> Estimates:
         """As the search takes it. Kinds of which everything is patched have no estimates; zeros stand for them."""
-        tables = (self.first_order, self.quadratic, self.quadratic_stderr)
-        first, quadratic, stderr = (np.nan_to_num(table[members]) for table in tables)
+        tables = (self.first_order, self.quadratic, self.quadratic_stderr, self.far_end)
+        first, quadratic, stderr, far_end = (np.nan_to_num(table[members]) for table in tables)
         corrected = self.corrected[members].mean(1)
         any_corrected = not np.isnan(corrected).all()
         return Estimates(
@@ -60,6 +61,7 @@ class Known:
             first,
             quadratic,
             stderr,
+            far_end=far_end,
             noise=self.noise,
             corrected=corrected if any_corrected else None,
             refinement=self.refinement[members] if any_corrected else None,
@@ -89,7 +91,10 @@ def assemble(known: Known, live: NDArray[np.intp], outcome: Outcome | None, fix:
         "found_outside": 0,
         "expected_outside": 0.0,
         "outside_bound": 0,
-        **{name: getattr(known, name) for name in ("first_order", "quadratic", "quadratic_stderr", "bound", "flagged")},
+        **{
+            name: getattr(known, name)
+            for name in ("first_order", "far_end", "quadratic", "quadratic_stderr", "bound", "flagged")
+        },
     }
     verdicts = np.full(count, "verified", dtype="<U10")
     if outcome is not None:

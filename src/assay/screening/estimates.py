@@ -13,13 +13,19 @@ from assay.methods.method import Method, Setting
 from assay.reliability import bound_estimate
 
 SEGMENTS = 5
-FIRST_ORDER, QUADRATIC, VARIANCE, MOVES, BASE = range(5)
+FIRST_ORDER, FAR_END, QUADRATIC, VARIANCE, MOVES, BASE = range(6)
 """Outputs of `estimates_with`."""
 
 
 def estimates_with(probes: int) -> Method:
-    """First order, half the curvature, its squared standard error, whether the patch changes anything, and the metric
-    of the unpatched row. All of them add up over the rows of an example.
+    """First order, first order by the gradient at the source run, half the curvature, its squared standard error,
+    whether the patch changes anything, and the metric of the unpatched row. All of them add up over the rows of an
+    example.
+
+    The gradient at the source run costs one more pass for all components together. It sees what the one at the base run
+    cannot: a component that matters only where others have been restored as well, or whose softmax is saturated at the
+    base run. Where the two ends differ, no first-order term is to be trusted. A metric that compares with the clean run
+    is flat there; for it the first-order term stands for both.
 
     Args:
         probes: of curvature; 0 for none, which is then 0 with no error.
@@ -29,7 +35,7 @@ def estimates_with(probes: int) -> Method:
         description="first order and sampled curvature",
         source_note="Zhang & Wang, arXiv 2606.09899, with Hutchinson's estimator",
         compute=partial(_estimates, probes),
-        outputs=5,
+        outputs=6,
         uses_gradients=True,
         second_order=probes > 0,
         arguments={"probes": probes},
@@ -45,8 +51,9 @@ def _estimates(probes: int, response: Response, setting: Setting) -> Tensor:
     else:
         slope = response.slope(0)
         quadratic = variance = torch.zeros_like(slope)
+    far = slope if setting.metric.compares_with_clean else -response.reversed().slope(0)
     base = response.base_values.double().expand_as(slope)
-    return torch.cat([slope, quadratic, variance, moves, base])
+    return torch.cat([slope, far, quadratic, variance, moves, base])
 
 
 def correction_by(fix: str) -> Method:

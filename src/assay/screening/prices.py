@@ -55,5 +55,5 @@ class Prices:
         )
 
     def estimates(self, probes: int) -> float:
-        """First order and curvature of all components of one kind."""
-        return self.recordings + self.gradient + probes * self.probe
+        """First order at both ends and curvature of all components of one kind."""
+        return self.recordings + 2 * self.gradient + probes * self.probe

@@ -20,8 +20,8 @@ SOURCES = ("exact", "no change", "first order", "first order + curvature", "hvp"
 KIND = "screening"
 """Of run folder, in run.json."""
 ARRAYS = (
-    "leaders", "unsettled", "source", "lower", "upper", "reliability", "bound", "flagged", "first_order", "quadratic",
-    "quadratic_stderr", "pilot",
+    "leaders", "unsettled", "source", "lower", "upper", "reliability", "bound", "flagged", "first_order", "far_end",
+    "quadratic", "quadratic_stderr", "pilot",
 )  # fmt: skip
 """Kept in tensors.safetensors, as ``screening.<name>``."""
 SAVED = (
@@ -69,9 +69,11 @@ class ScreenedScores(Scores):
     verdicts: tuple[str, ...]
     """Of each component: ``verified``, ``bounded`` or ``unresolved``."""
     first_order: NDArray[np.float64]
+    far_end: NDArray[np.float64]
     quadratic: NDArray[np.float64]
     quadratic_stderr: NDArray[np.float64]
-    """(C, n) estimates and half the curvature, with its standard error; NaN where none were made."""
+    """(C, n) first order by the gradient at the base run and at the source run, and half the curvature at the base run
+    with its standard error; NaN where none were made."""
     pilot: NDArray[np.intp]
     calibrations: tuple[Calibration, ...]
     level: float

@@ -4,7 +4,7 @@ What each step rests on is said in `assay.reliability`; here it meets a model, a
 
 1. Baseline, and what model and metric allow (`abilities`).
 2. Kinds of sites for which exact runs of every component cost no more than screening would at least are *exhausted*.
-3. Estimates for the others: first order, and curvature from random probes, each kind by itself.
+3. Estimates for the others: first order at both ends, and curvature from random probes, each kind by itself.
 4. Flags: where curvature surely exceeds its share. With ``fix`` = exact they are patched like all others, as far as the
    top k needs them; their intervals are wide already, since curvature is part of the scale. With hvp or ms-hvp the
    flagged components whose interval may reach the top k get that method's estimate, before anything is calibrated: the
@@ -45,6 +45,7 @@ from assay.screening.abilities import abilities
 from assay.screening.assembly import Known, assemble, stages_of
 from assay.screening.estimates import (
     BASE,
+    FAR_END,
     FIRST_ORDER,
     MOVES,
     QUADRATIC,
@@ -278,7 +279,7 @@ class _Workflow:
         return exhausted
 
     def _estimate(self, exhausted: set[str]) -> Known:
-        """First order and curvature of every kind that is not exhausted."""
+        """First order at both ends and curvature of every kind that is not exhausted."""
         known = Known.nothing(self.kinds, len(self.run.pairs))
         wanted = [kind for kind in dict.fromkeys(self.kinds.tolist()) if kind not in exhausted]
         ahead = len(wanted) * self.prices.estimates(self.probes) + self.prices.recordings + self.prices.exact.min()
@@ -294,7 +295,7 @@ class _Workflow:
             before = deepcopy(self.cost)
             members = np.flatnonzero(self.kinds == kind)
             found = self._values(method, members, by_component=False)
-            known.first_order[members] = found[FIRST_ORDER]
+            known.first_order[members], known.far_end[members] = found[FIRST_ORDER], found[FAR_END]
             known.quadratic[members] = found[QUADRATIC]
             known.quadratic_stderr[members] = np.sqrt(found[VARIANCE])
             known.moves[members] = found[MOVES].any(1)

@@ -75,6 +75,7 @@ class Measured:
     followed: Components | None
     """Those of the sample whose response is known on the way too."""
     first: Array
+    far_end: Array
     quadratic: Array
     quadratic_stderr: Array
     """(C, n) of the sample, as screening estimates them for the whole population."""
@@ -126,6 +127,7 @@ def read_setting(folder: Path, setting: Setting, sizes: Sizes) -> Measured | Non
         sample=studied,
         followed=followed,
         first=tables["first order"],
+        far_end=tables["far end"],
         quadratic=tables["quadratic"],
         quadratic_stderr=np.sqrt(tables["variance"]),
     )

@@ -1,6 +1,6 @@
 """Measures responses and estimates of every setting into a folder. Whatever is finished is not done again.
 
-FOLDER/<setting>/estimates        first order and sampled curvature of the whole population
+FOLDER/<setting>/estimates        first order at both ends and sampled curvature of the whole population
 FOLDER/<setting>/ends             exact effects, and derivatives at the ends, of the components studied
 FOLDER/<setting>/path             values and derivatives on the way, of those of them that are followed
 FOLDER/<setting>/atp-star, ...    methods that are not read from responses, of the components studied
@@ -28,7 +28,7 @@ from assay.studies.patching_errors.settings import HEADS, OTHERS, SCALES, Settin
 from assay.studies.recorded import Recorded, record
 from assay.studies.response_tables import Points, recording_method
 
-ESTIMATES = ("first order", "quadratic", "variance", "moves", "base")
+ESTIMATES = ("first order", "far end", "quadratic", "variance", "moves", "base")
 """Tables of `assay.screening.estimates.estimates_with`."""
 STUDY = "study.json"
 SAMPLE = "sample.json"

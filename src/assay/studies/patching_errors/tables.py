@@ -229,7 +229,9 @@ def intervals(settings: Sequence[Measured], draws: int) -> pd.DataFrame:
         if each.sample is None:
             continue
         truth = each.sample.truth
-        estimates = Estimates([each.setting.site] * len(truth), each.first, each.quadratic, each.quadratic_stderr)
+        estimates = Estimates(
+            [each.setting.site] * len(truth), each.first, each.quadratic, each.quadratic_stderr, far_end=each.far_end
+        )
         for level in LEVELS:
             found = draw(estimates, truth, min(SCREENED, len(truth)), level, range(draws))
             sampled = bool(found.coverage)
