@@ -13,6 +13,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from assay.reliability.sign_flips import FEWEST
 from assay.report.html import make_environment
 from assay.tokens import Explanation, Explanations, Faithfulness
 from assay.tokens.faithfulness import NOISES, RANDOM
@@ -181,9 +182,11 @@ def faithfulness_meaning(found: Faithfulness) -> str:
         f" Shares of the text's own value (in Python) are given for {usable.min()} to {usable.max()} of {n} texts: "
         f"elsewhere that value is negative, or within {NOISES:g} standard deviations of random orders from 0."
     )  # fmt: skip
-    brackets = "" if n == 1 else (
-        f" In brackets: 95 % paired bootstrap interval of the difference to random orders, over {n} texts."
-    )  # fmt: skip
+    brackets = (
+        f" In brackets: 95 % interval of the difference to random orders, paired over {n} texts."
+        if n >= FEWEST
+        else f" Fewer than {FEWEST} texts have no 95 % interval."
+    )
     return (
         "Comprehensiveness: the mean drop when the first k tokens are replaced (higher is better). "
         "Sufficiency: the mean drop when all but the first k are (lower is better). k over counts, 1 to 50, or over "
