@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import assay
 from assay.engine.cost import CostMeter
@@ -210,6 +212,17 @@ def test_curves_that_are_not_wanted_are_not_run(tmp_path: object) -> None:
     assert len(faithfulness_rows(again, 0)) == 1 + 2 * 2
     with pytest.raises(OptionError, match="one or both of counts and shares"):
         assay.explain_all(setting.model, [question], "leave-one-out", curves=["share"])
+
+
+def test_a_value_that_is_not_finite_is_refused() -> None:
+    setting, inputs = prepared(wrapped("llama", torch.float32))
+    curves_of(setting, inputs, {"any": np.arange(len(TEXT), dtype=float)}, 2)
+    row, text, baseline = inputs.rows[0]
+    broken = baseline.clone()
+    broken[4] = torch.nan
+    inputs = replace(inputs, rows=((row, text, broken),))
+    with pytest.raises(DataError, match=r"^text 1: a value with tokens replaced of .* is not finite\."):
+        curves_of(setting, inputs, {"any": np.arange(len(TEXT), dtype=float)}, 2)
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from assay.errors import DataError, OptionError
 from assay.reliability.sign_flips import sign_flip_interval
 from assay.tokens.methods import Inputs, Setting, replaced_values
+from assay.tokens.runs import require_finite
 
 Numbers = NDArray[np.float64]
 MOST = 50
@@ -49,7 +50,7 @@ def keys_of(curves: Sequence[str]) -> tuple[Key, ...]:
     return tuple(key for key in KEYS if key[1] in curves)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TextFaithfulness:
     """Of one text: K measures in a row for each method, and for each random order."""
 
@@ -103,6 +104,9 @@ def curves_of(
         scores: T for each method; higher is first, ties in the order of the text.
         draws: random orders.
         curves: what k runs over.
+
+    Raises:
+        DataError: a value that is not finite.
     """
     keys = keys_of(curves)
     positions = np.array(replaceable(inputs))
@@ -131,6 +135,7 @@ def curves_of(
         for order in orders
     ]
     values = replaced_values(setting, inputs, np.stack(distinct))
+    require_finite(setting.model, inputs.asked.question.id, "a value with tokens replaced", values)
     drops = values[:, [whole]] - values
     rows = np.array(
         [[drops[UNITS.index(unit), order[key, steps]].mean() for key, steps, unit in keys] for order in wanted]
@@ -144,7 +149,7 @@ def require_draws(draws: int) -> None:
         raise OptionError(f"The spread of random orders needs at least 2 of them, not {draws}.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Faithfulness:
     """How faithful methods are, text by text; the last method is random, its values the means over orders."""
 
