@@ -316,6 +316,9 @@ def test_options_that_cannot_be_used_are_refused() -> None:
     for method in (3, None, [3], {"gim": 1}):
         with pytest.raises(OptionError, match=r"Methods are names|no token attribution method 3\. Choose one of gim"):
             explained(model, method)
+    for memory in (5, None, "lots"):
+        with pytest.raises(OptionError, match="--memory takes a size"):
+            explained(model, "random", memory=memory)
     for seed in (-1, "x", 1.5, True, None):
         with pytest.raises(OptionError, match="The seed must be a whole number from 0 on"):
             explained(model, "random", seed=seed)
