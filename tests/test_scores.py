@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import assay
+from assay import circuits, interactions, reliability
 from assay.errors import OptionError, StoreError
 from assay.store import finished_run
 from conftest import random_pairs, wrapped
@@ -244,3 +246,21 @@ def test_html_is_escaped(scores: assay.Scores) -> None:
     scores.provenance["model"]["name"] = "<script>"
     assert "<script>" not in scores._repr_html_()
     scores.provenance["model"]["name"] = "llama"
+
+
+def test_results_that_hold_arrays_compare_and_hash_as_objects(scores: assay.Scores) -> None:
+    """Field by field, == would ask an array for its truth."""
+    same = assay.activation_patching(wrapped("llama"), random_pairs(), force=True)
+    assert scores == scores
+    assert scores != same
+    assert len({scores, same}) == 2
+    found = assay.explain(wrapped("llama"), "w1 w2 w3", method="random", baseline="mean")
+    assert found == found
+    assert found in [found]
+    for package in (assay, assay.tokens, circuits, reliability, interactions):
+        for name in package.__all__:
+            kind = getattr(package, name)
+            types = [str(field.type) for field in getattr(kind, "__dataclass_fields__", {}).values()]
+            arrays = re.compile("ndarray|NDArray|Numbers|DataFrame|Scores|Tensor")
+            if any(arrays.search(each) and "Callable" not in each for each in types):
+                assert not kind.__dataclass_params__.eq, kind

@@ -23,7 +23,7 @@ SMALL = 0.01
 """Effects below this share of the largest count for no sign error."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """One method against exact effects. What a method does not give is None."""
 

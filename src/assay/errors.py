@@ -60,3 +60,13 @@ def refuse_unknown(what: str, given: Collection[str], known: Collection[str], no
     for name in given:
         if name not in known:
             raise OptionError(f"{what} takes no option {name!r}{note}. {instead_of(name, known)}")
+
+
+def require_seed(seed: object) -> None:
+    """Refuse what no random draw can be seeded with.
+
+    Raises:
+        OptionError: not a whole number from 0 on.
+    """
+    if type(seed) is not int or seed < 0:
+        raise OptionError(f"The seed must be a whole number from 0 on, not {seed!r:.80}.")

@@ -22,7 +22,7 @@ from assay.store import RunFiles, RunFolder, read_run, write_run
 KEYS = ["method", "site", "layer", "unit", "source", "destination", "position"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scores:
     """Effects of C components on n examples.
 

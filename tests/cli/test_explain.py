@@ -131,7 +131,7 @@ def test_few_texts_are_said_to_be_few(run: Run) -> None:
     assert "of 2 texts only" in several
     assert "the 5 tokens that leave-one-out ranks first are listed" in several
     one = " ".join(run(*command, "START 7 3 SEP").out.split())
-    assert "one text, so no interval" in one
+    assert "fewer than 6 texts have no 95 % interval" in one
     assert "bootstrap" not in one
 
 
@@ -147,6 +147,10 @@ def test_few_texts_are_said_to_be_few(run: Run) -> None:
         ((*SORT, "--memory", "lots"), "--memory takes a size"),
         ((*SORT, "--dtype", "float3"), "Did you mean"),
         ((*SORT, "--chat"), "has no chat template"),
+        ((*SORT, "--seed", "-1"), "--seed.: Input should be greater than or equal to 0"),
+        (("explain", "sequence-sort", "START \udcff"), "text 1: text holds half a surrogate pair"),
+        ((*SORT, "--target", "\udcff"), "text 1: target holds half a surrogate pair"),
+        ((*SORT, "--baseline", "\udcff"), "baseline holds half a surrogate pair"),
         (("explain", "sequence-sort", "START 7 3 SEP"), "no token for a space"),
         (("explain", "sequence-sort", "--file", "none.jsonl"), "no file none.jsonl"),
         (("explain", "sequence-sort", "--file", "bad.jsonl"), "2 of 3 lines of bad.jsonl cannot be used"),

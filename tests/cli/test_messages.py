@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 import assay
+from assay.circuits import find_circuit
+from assay.circuits.second_order import second_order
 from assay.data.encoding import require_align
 from assay.data.metrics import metric_named
-from assay.data.tasks import require_task
+from assay.data.tasks import make_pairs, require_task
 from assay.errors import AssayError, DataError, ModelError, OptionError
 from assay.methods.registry import METHODS, method_named
 from assay.methods.requirements import require_direction
 from assay.sites import parse, require_position
+from cli.conftest import Run
+from conftest import random_pairs, wrapped
 
 
 @pytest.mark.parametrize(
@@ -140,3 +145,31 @@ def test_unknown_keyword_arguments_are_refused_by_all_public_functions(sorter: a
     ):
         with pytest.raises(OptionError, match=complaint):
             call()
+
+
+@pytest.mark.parametrize("command", ["score", "screen", "circuit", "compare", "response", "self-repair", "explain"])
+def test_a_negative_seed_is_refused_by_every_command(run: Run, command: str) -> None:
+    named = ["L0 MLP"] if command == "response" else ["START 7 3 SEP"] if command == "explain" else []
+    task = [] if command == "explain" else ["--task", "sort"]
+    ended = run(command, "sequence-sort", *named, *task, "--seed", "-1")
+    assert ended.code == 2, ended.out
+    assert "'--seed': Input should be greater than or equal to 0" in ended.err
+    assert not Path("runs").exists()
+
+
+def test_a_seed_that_is_none_is_refused_in_python() -> None:
+    model = wrapped("llama")
+    pairs = random_pairs()
+    calls = {
+        "measure": lambda seed: assay.measure("random", model, pairs, seed=seed, force=True),
+        "screen": lambda seed: assay.screen(model, pairs, seed=seed, force=True),
+        "self_repair": lambda seed: assay.self_repair(model, pairs, seed=seed, force=True),
+        "compensation": lambda seed: assay.compensation(model, pairs, seed=seed, force=True),
+        "make_pairs": lambda seed: make_pairs(assay.load("sequence-sort"), "sort", seed=seed),
+        "find_circuit": lambda seed: find_circuit(model, pairs, random_pairs(), seed=seed),
+        "second_order": lambda seed: second_order(seed=seed),
+    }
+    for call in calls.values():
+        for seed in (-1, "x", 0.5):
+            with pytest.raises(OptionError, match="The seed must be a whole number from 0 on"):
+                call(seed)

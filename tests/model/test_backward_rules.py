@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 import torch
@@ -98,6 +103,113 @@ def test_an_inner_rule_set_takes_the_place_of_the_outer_one_until_it_ends(family
                 assert torch.equal(pass_through(hf)[1], alone[inner])
             assert torch.equal(pass_through(hf)[1], alone["gim"])
     assert state(hf) == before
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_presets_nest_on_every_family(family: str) -> None:
+    """Norms are looked at as they are, not with the outer rules on them."""
+    hf, alone = tiny_model(family), {}
+    before = state(hf)
+    for name in ("gim", "transformer-lrp", "attn-lrp"):
+        with backward_rules(hf, name):
+            alone[name] = pass_through(hf)[1]
+    for outer in alone:
+        with backward_rules(hf, outer):
+            for inner in alone:
+                with backward_rules(hf, inner):
+                    assert torch.equal(pass_through(hf)[1], alone[inner]), (outer, inner)
+            assert torch.equal(pass_through(hf)[1], alone[outer]), outer
+    assert state(hf) == before
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_each_preset_inside_each_other(family: str) -> None:
+    hf, alone = tiny_model(family), {}
+    for name in PRESETS:
+        with backward_rules(hf, name):
+            alone[name] = pass_through(hf)[1]
+    for outer in PRESETS:
+        with backward_rules(hf, outer):
+            for inner in PRESETS:
+                with backward_rules(hf, inner):
+                    assert torch.equal(pass_through(hf)[1], alone[inner]), (outer, inner)
+
+
+def test_blocks_may_be_left_in_any_order() -> None:
+    """What holds is the last block entered of those that are open; after the last, nothing is left on the model."""
+    hf = tiny_model("gpt2")
+    hf.set_attn_implementation("eager")
+    names, alone = ("gim", "attn-lrp", "gim", "plain"), {}
+    for name in names:
+        with backward_rules(hf, name):
+            alone[name] = pass_through(hf)[1]
+    before, plain = state(hf), pass_through(hf)[1]
+    for order in permutations(range(len(names))):
+        blocks = [backward_rules(hf, name) for name in names]
+        for block in blocks:
+            block.__enter__()
+        left = list(range(len(names)))
+        for number in order:
+            assert hf.config._attn_implementation == "assay"
+            blocks[number].__exit__(None, None, None)
+            left.remove(number)
+            if left:
+                assert torch.equal(pass_through(hf)[1], alone[names[left[-1]]]), (order, number)
+        assert state(hf) == before
+    assert torch.equal(pass_through(hf)[1], plain)
+
+
+def test_rules_that_cannot_be_put_on_leave_the_outer_ones() -> None:
+    hf = tiny_model("llama")
+    hf.model.layers[1].mlp.act_fn = Shifted().eval()
+    with backward_rules(hf, "gim"):
+        expected = pass_through(hf)[1]
+        with pytest.raises(ModelError, match="is 1 at 0"), backward_rules(hf, "attn-lrp"):
+            pass
+        assert torch.equal(pass_through(hf)[1], expected)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps, lambda hf: torch.save(hf, io.BytesIO())])
+def test_no_copy_keeps_the_rules_or_runs_the_originals_norms(copied: Callable[[PreTrainedModel], object]) -> None:
+    hf = tiny_model("llama")
+    for rules in ("gim", "attn-lrp", "gim-without-norm"):
+        with backward_rules(hf, rules), pytest.raises(ModelError, match="cannot be copied or pickled while"):
+            copied(hf)
+        copied(hf)
+    with backward_rules(hf, RuleSet(temperature=2)):  # these stand beside the model, not on it
+        other = copy.deepcopy(hf)
+    torch.testing.assert_close(pass_through(other)[1], pass_through(hf)[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt-oss"])
+def test_a_second_derivative_is_refused(family: str) -> None:
+    """Through the constants that rules put in, it would be a number that means nothing."""
+    hf = tiny_model(family)
+
+    def second(rules: RuleSet | str) -> Tensor:
+        with backward_rules(hf, rules):
+            embeddings = hf.get_input_embeddings()(IDS).detach().requires_grad_(True)
+            logits = hf(inputs_embeds=embeddings, use_cache=False).logits
+            (gradient,) = torch.autograd.grad(logits[0, -1, 3], embeddings, create_graph=True)
+            return torch.autograd.grad(gradient.sum(), embeddings)[0]
+
+    assert second("plain").isfinite().all()
+    applies = {name: rules for name, rules in SINGLE.items() if name != "freeze-qk-norms"}
+    applies = {name: rules for name, rules in applies.items() if name != "gate-up" or family not in UNGATED}
+    for rules in (*applies.values(), "gim", "transformer-lrp", "attn-lrp"):
+        with pytest.raises(ModelError, match="cannot be differentiated again"):
+            second(rules)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 3.0])
+def test_a_temperature_leaves_rows_that_are_masked_whole_finite(temperature: float) -> None:
+    hf = tiny_model("llama", torch.float32)
+    embeddings = hf.get_input_embeddings()(IDS).detach().requires_grad_(True)
+    with backward_rules(hf, RuleSet(temperature=temperature)):
+        logits = hf(inputs_embeds=embeddings, attention_mask=torch.tensor([[0, 0, 1, 1, 1, 1]])).logits
+    (gradient,) = torch.autograd.grad(logits[0, -1, 3], embeddings)
+    assert gradient.isfinite().all()
+    assert gradient[0, 2:].abs().min() > 0
 
 
 def test_everything_is_put_back_after_an_exception() -> None:
@@ -300,6 +412,11 @@ def test_other_things_that_are_refused() -> None:
         rule_set("gmi")
     with pytest.raises(OptionError, match="There are no backward rules"), backward_rules(hf, "lrp"):
         pass
+    for wrong in (["gim"], {"gim": 1}, None, 3):
+        with pytest.raises(
+            OptionError, match=r"Backward rules are a name or a RuleSet, not .* Choose one of plain, gim"
+        ):
+            rule_set(wrong)
     with pytest.raises(ModelError, match="go on a model"), backward_rules("smollm2-135m", "gim"):
         pass
     with pytest.raises(ModelError, match="training mode"), backward_rules(tiny_model("llama").train(), "gim"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 import torch
@@ -291,6 +293,10 @@ def test_random_scores_follow_seed_and_number() -> None:
         (words(TEXT), " w3", " w3", "target and against are the same"),
         (words(TEXT), " paris", None, "does not know"),
         (7, None, None, "text must be a string, not int"),
+        (None, None, None, "text must be a string, not NoneType"),
+        ("w1 \ud800", None, None, "^text 1: text holds half a surrogate pair"),
+        (words(TEXT), "\ud800", None, "^text 1: target holds half a surrogate pair"),
+        (words(TEXT), " w3", "\udcff", "^text 1: against holds half a surrogate pair"),
     ],
 )
 def test_texts_that_cannot_be_used_are_refused(
@@ -309,10 +315,74 @@ def test_options_that_cannot_be_used_are_refused() -> None:
     ):
         with pytest.raises(OptionError, match=message):
             explained(model, method)
+    for method in (3, None, [3], {"gim": 1}):
+        with pytest.raises(OptionError, match=r"Methods are names|no token attribution method 3\. Choose one of gim"):
+            explained(model, method)
+    for memory in (5, None, "lots"):
+        with pytest.raises(OptionError, match="--memory takes a size"):
+            explained(model, "random", memory=memory)
+    for seed in (-1, "x", 1.5, True, None):
+        with pytest.raises(OptionError, match="The seed must be a whole number from 0 on"):
+            explained(model, "random", seed=seed)
+    for baseline, message in (
+        (5, "a text, not 5"),
+        (None, "a text, not None"),
+        ("\ud800", "half a surrogate"),
+        ("", "empty"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            assay.explain(model, words(TEXT), baseline=baseline)
+    with pytest.raises(OptionError, match=r"explain takes no option 'methods'\. Did you mean 'method'"):
+        assay.explain(model, words(TEXT), methods=["gim"])
+    with pytest.raises(
+        OptionError, match=r"explain takes no option 'rules'; a method brings its own backward rules: gim"
+    ):
+        assay.explain(model, words(TEXT), rules="gim")
+    with pytest.raises(OptionError, match=r"explain_all takes no option 'method'\. Did you mean 'methods'"):
+        assay.explain_all(model, [assay.Question(words(TEXT))], method="gim")
+    with pytest.raises(OptionError, match=r"must be an assay\.Model"):
+        assay.explain(model.hf, words(TEXT))
+    assert {"baseline", "chat", "steps", "seed", "memory"} <= set(signature(assay.explain).parameters)
+    for questions, message in (
+        ("a b c", "a list of assay.Question, not 'a b c'"),
+        ([("a b c",)], r"text 1 is \('a b c',\)\. Write assay.Question"),
+        ([], "There are no texts"),
+        (None, "a list of assay.Question"),
+    ):
+        with pytest.raises(DataError, match=message):
+            assay.explain_all(model, questions)
     with pytest.raises(OptionError, match="at least 1 step"):
         explained(model, "integrated-gradients", steps=0)
     with pytest.raises(OptionError, match="no chat template"):
         explained(model, "leave-one-out", chat=True)
+
+
+@pytest.mark.parametrize("method", ["random", "gim", "integrated-gradients", "leave-one-out"])
+@pytest.mark.parametrize("target", [None, f" w{TARGET}"])
+def test_a_model_that_gives_no_numbers_is_not_explained(method: str, target: str | None) -> None:
+    model = wrapped("llama", torch.float32)
+    model.hf.model.layers[1].mlp.down_proj.weight.data[0, 0] = float("nan")
+    with pytest.raises(
+        DataError, match=r"^text 1: the .*logit.* is not finite\. Look for weights that are infinite or NaN"
+    ):
+        assay.explain(model, words(TEXT), target, method=method, baseline="mean")
+
+
+def test_a_path_through_infinity_is_refused() -> None:
+    """Text and baseline are fine; on the way between them the model is not."""
+    model = wrapped("llama", torch.float32)
+
+    ends = model.hf.get_input_embeddings().weight.data
+    ends[TEXT, 0], ends[BASELINE, 0] = 1.0, -1.0
+    model.hf.model.layers[0].register_forward_pre_hook(
+        lambda _, args: (torch.where(args[0][..., :1].abs() < 0.2, torch.inf, args[0]), *args[1:])
+    )
+    explained(model, "leave-one-out")
+    for steps in (3, 50):
+        with pytest.raises(
+            DataError, match=r"^text 1: on the way from the baseline a (value|slope) of .* is not finite"
+        ):
+            explained(model, "integrated-gradients", steps=steps)
 
 
 def test_the_model_is_left_as_it_was() -> None:

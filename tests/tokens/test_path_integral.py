@@ -53,6 +53,16 @@ def test_a_steep_place_is_found() -> None:
     np.testing.assert_allclose(path_integral(path, 100), path.truth, atol=0.01)
 
 
+@pytest.mark.parametrize("where", [0.0, 0.3, 1.0])
+def test_what_is_not_finite_ends_with_an_error(where: float) -> None:
+    def broken(strengths: Numbers) -> tuple[Numbers, Numbers]:
+        values, slopes = Path(5.0)(strengths)
+        return np.where(strengths >= where, np.nan, values), slopes
+
+    with pytest.raises(ValueError, match="not finite"):
+        path_integral(broken, 50)
+
+
 @pytest.mark.parametrize("steps", [1, 5, 9, 30])
 def test_linear_slopes_are_integrated_exactly(steps: int) -> None:
     found = path_integral(lambda a: (a**2 + a, np.stack([2 * a, np.ones_like(a)], 1)), steps)

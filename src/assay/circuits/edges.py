@@ -26,7 +26,7 @@ from assay.model import Model
 from assay.store import read_run, write_run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EdgeScores:
     """A score for every edge on every example; higher = more important."""
 

@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
     upper: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CircuitValues:
     """The metric of C circuits on n examples, and of the two runs that they are measured against."""
 
@@ -86,7 +86,7 @@ class CircuitValues:
             return self._faithfulness(weights)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """Faithfulness over circuit size.
 

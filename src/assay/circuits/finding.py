@@ -16,7 +16,7 @@ from assay.circuits.registry import edge_method
 from assay.circuits.runs import circuit_curve, run_circuits, smallest_circuit
 from assay.circuits.selection import top
 from assay.data.pairs import PromptPairs
-from assay.errors import DataError, OptionError, instead_of
+from assay.errors import DataError, OptionError, instead_of, require_seed
 from assay.methods.method import Method, measure
 from assay.methods.provenance import describe_environment, describe_model
 from assay.methods.registry import method_named
@@ -104,6 +104,7 @@ def find_circuit(
         OptionError: options that do not fit together.
     """
     require_choice(level, size, faithfulness)
+    require_seed(seed)
     given = parameters or {}
     if scores is None:
         chosen = require_level(level, method=method, **given)

@@ -29,7 +29,7 @@ RANKINGS = ("signed", "absolute")
 _VALUES = ("values", "full", "empty")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FoundCircuit:
     """Scores on some prompts, and on others what the circuits that they choose do."""
 

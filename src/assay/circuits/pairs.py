@@ -18,7 +18,7 @@ from assay.data.readers import AnyPairs
 from assay.model import Model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NodeEffects:
     """What the metric loses when nodes carry the counterfactual to all that read them; means over examples."""
 

@@ -137,7 +137,7 @@ def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | No
         return values, clean, read_metric(study.model, end, batch, study.metric)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CircuitCurve:
     """A curve, and what it was made of."""
 

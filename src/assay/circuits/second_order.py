@@ -20,6 +20,7 @@ from assay.circuits.first_order import Products
 from assay.circuits.method import EdgeMethod
 from assay.engine.curvature import require_probes
 from assay.engine.edge_curvature import EdgeHessian
+from assay.errors import require_seed
 
 PROBES = 8
 
@@ -31,6 +32,7 @@ def second_order(probes: int = PROBES, seed: int = 0) -> EdgeMethod:
         OptionError: fewer than 2 probes.
     """
     require_probes(probes, None)
+    require_seed(seed)
 
     def compute(contrast: Contrast) -> Tensor:
         hessian = EdgeHessian(contrast.gradients(), contrast.stream(1))

@@ -33,7 +33,7 @@ def explain(
     ] = False,
     steps: Annotated[int, typer.Option(help="Of integrated-gradients.")] = 50,
     draws: Annotated[int, typer.Option(help="Of --faithfulness: random orders to compare with.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of random scores and orders.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of random scores and orders.")] = 0,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
     revision: options.Revision = None,

@@ -20,8 +20,9 @@ from assay.scores import configuration_hash
 from assay.store import finished_run, require_writable
 from assay.tokens import Explanations, Question, explain_all
 from assay.tokens.attribution import require_numbers
+from assay.tokens.baselines import require_baseline
 from assay.tokens.methods import methods_named
-from assay.tokens.questions import questions_of, require_one_kind
+from assay.tokens.questions import numbered, questions_of, require_one_kind
 
 
 def carry_out(given: dict[str, Any], command: str) -> None:
@@ -34,6 +35,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
     model, revision, dtype, as_json = given["model"], given["revision"], given["dtype"], given["as_json"]
     chosen = methods_named(given["methods"])
     require_numbers(given["steps"], given["draws"])
+    require_baseline(given["baseline"])
     parse_memory(given["memory"])
     if dtype not in DTYPES:
         raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
@@ -83,7 +85,7 @@ def _questions(
     if (text is None) == (file is None):
         raise OptionError("Give either a TEXT or a --file.")
     if file is None:
-        return [Question(text or "", target, against)], {"text": text, "target": target, "against": against}
+        return numbered([Question(text or "", target, against)]), {"text": text, "target": target, "against": against}
     if target is not None or against is not None:
         raise OptionError("Targets of a --file stand in it, as target and against; leave --target and --against out.")
     content = read_bytes(file)

@@ -30,7 +30,7 @@ Number = Annotated[
     int | None,
     typer.Option("--n", help="Prompt pairs; of a file, the first so many. Default: 16 of a task, all of a file."),
 ]
-Seed = Annotated[int, typer.Option(help="Of the task's prompts and of everything that is drawn.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the task's prompts and of everything that is drawn.")]
 Sites = Annotated[str, typer.Option(help="Comma-separated (assay list sites), such as heads[8:24]@last,mlps.")]
 MetricName = Annotated[str | None, typer.Option(help="See assay list metrics. Default: the task's.")]
 DirectionName = Annotated[

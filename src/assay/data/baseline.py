@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Baseline:
     """The metric on clean and corrupted prompts, and how often the answer is right. All arrays are (n,)."""
 

@@ -69,9 +69,9 @@ class PromptPairs(Sequence[PromptPair]):
                     if not value:
                         raise DataError(f"Pair {pair.id!r}: {name} is an empty list. Give at least one string.")
                     for text in value:
-                        _require_text(text, f"each of {name}", f"Pair {pair.id!r}")
+                        require_text(text, f"each of {name}", f"Pair {pair.id!r}")
                 else:
-                    _require_text(value, name, f"Pair {pair.id!r}")
+                    require_text(value, name, f"Pair {pair.id!r}")
         object.__setattr__(self, "pairs", numbered)
 
     @overload
@@ -118,7 +118,12 @@ def members(answer: Answer) -> tuple[str, ...]:
     return (answer,) if isinstance(answer, str) else tuple(answer)
 
 
-def _require_text(text: Any, name: str, where: str) -> None:
+def require_text(text: Any, name: str, where: str) -> None:
+    """Refuse what is no string, or none that can be written down; a wrong answer may be missing.
+
+    Raises:
+        DataError: with ``where`` and ``name``.
+    """
     if text is None and name == "wrong_answer":
         return
     if not isinstance(text, str):

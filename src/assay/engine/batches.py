@@ -144,7 +144,7 @@ def parse_memory(text: str) -> int:
     Raises:
         OptionError: anything else, or less than 16 MB.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG])i?B?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG])i?B?", str(text).strip(), re.IGNORECASE)
     if match is None:
         raise OptionError(f"--memory takes a size such as 500M or 2G, not {text!r}.")
     size = int(float(match[1]) * {"M": 1 << 20, "G": 1 << 30}[match[2].upper()])

@@ -42,7 +42,7 @@ SMALL = 0.1
 """Direct effects below this share of the largest have no share that was repaired: it would divide by nearly 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Compensation:
     """Of C heads on n prompts, what the metric loses; (C, n) in the metric's unit, positive: the head helps."""
 

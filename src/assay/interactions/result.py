@@ -43,7 +43,7 @@ class Sequences:
     tokens: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SelfRepair:
     """Rows of attention in which two or more keys matter; effects are what the metric loses, in its unit.
 

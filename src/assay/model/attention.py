@@ -23,7 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.masking_utils import eager_mask
 
 from assay.errors import ModelError
-from assay.model.surrogates import divided_gradient, with_gradient_of
+from assay.model.surrogates import divided_gradient, first_order_only, with_gradient_of
 
 IMPLEMENTATION = "assay"
 
@@ -97,6 +97,7 @@ def attend(
     pattern = _softmax(scores, rules.temperature)[..., :keys].to(v_BKSD.dtype)
     if rules.constant_pattern:
         pattern = pattern.detach()
+        v_BKSD = first_order_only(v_BKSD)
     z = torch.matmul(pattern.reshape(batch, kv_heads, groups * positions, keys), v_BKSD)
     z = divided_gradient(z, rules.pattern_value_divisor)
     return z.view(batch, heads, positions, width).transpose(1, 2)
@@ -108,8 +109,10 @@ def _softmax(scores: Tensor, temperature: float) -> Tensor:
     pattern = scores.softmax(dim=-1, dtype=precision)
     if temperature == 1 or not scores.requires_grad:
         return pattern
-    # T * softmax(S / T) has that gradient: its two factors T and 1 / T cancel.
-    return with_gradient_of(pattern, temperature * (scores.to(precision) / temperature).softmax(dim=-1))
+    # T * softmax(S / T) has that gradient: its two factors T and 1 / T cancel. A mask is the lowest number there is,
+    # which a temperature below 1 would divide into infinity.
+    tempered = (scores.to(precision) / temperature).clamp(min=torch.finfo(precision).min)
+    return with_gradient_of(pattern, temperature * tempered.softmax(dim=-1))
 
 
 def _assay_attention(
@@ -155,6 +158,18 @@ def exclusive(hf_model: PreTrainedModel) -> threading.RLock:
         return _locks.setdefault(hf_model, threading.RLock())
 
 
+@dataclass
+class _Implementations:
+    """The user's, while blocks run a model through assay's."""
+
+    attention: str
+    experts: dict[str, str | None] | None
+    blocks: int = 0
+
+
+_replaced: WeakKeyDictionary[PreTrainedModel, _Implementations] = WeakKeyDictionary()
+
+
 @contextmanager
 def tapped(hf_model: PreTrainedModel, tap: Tap | None) -> Iterator[None]:
     """Run ``hf_model`` through assay's attention with ``tap`` active; the user's implementation comes back."""
@@ -173,14 +188,20 @@ def through_assay(hf_model: PreTrainedModel) -> Iterator[None]:
     Experts run in their plain implementation meanwhile: the fused ones have no second derivative.
     """
     with exclusive(hf_model):
-        attention = hf_model.config._attn_implementation
-        experts = hf_model.get_experts_implementation() if hf_model._can_set_experts_implementation() else None
+        replaced = _replaced.get(hf_model)
+        if replaced is None:
+            experts = hf_model.get_experts_implementation() if hf_model._can_set_experts_implementation() else None
+            replaced = _replaced[hf_model] = _Implementations(hf_model.config._attn_implementation, experts)
+        replaced.blocks += 1
         try:
             hf_model.set_attn_implementation(IMPLEMENTATION)
-            if experts is not None:
+            if replaced.experts is not None:
                 hf_model.set_experts_implementation("eager")
             yield
         finally:
-            hf_model.set_attn_implementation(attention)
-            if experts is not None:
-                hf_model.set_experts_implementation(experts)
+            replaced.blocks -= 1
+            if not replaced.blocks:  # blocks may be left in any order
+                del _replaced[hf_model]
+                hf_model.set_attn_implementation(replaced.attention)
+                if replaced.experts is not None:
+                    hf_model.set_experts_implementation(replaced.experts)

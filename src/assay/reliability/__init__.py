@@ -9,6 +9,7 @@ from assay.reliability.estimates import Estimates
 from assay.reliability.prompts import bootstrap_mean
 from assay.reliability.score import flagged, floor_of, mean_reliability, reliability
 from assay.reliability.screening import Screening, exhaustion_is_cheaper, screen
+from assay.reliability.sign_flips import sign_flip_interval
 
 __all__ = [
     "Calibration",
@@ -22,6 +23,7 @@ __all__ = [
     "mean_reliability",
     "reliability",
     "screen",
+    "sign_flip_interval",
     "smallest_sample",
     "violation_rate",
 ]

@@ -76,7 +76,7 @@ def outside_distribution(members: int, sample: int, level: float) -> NDArray[np.
     return np.asarray(nhypergeom.pmf(inside, members, others, rank(sample, level))) if others else np.ones(1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calibration:
     """What the calibration sample of one site kind says."""
 

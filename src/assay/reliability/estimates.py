@@ -22,7 +22,7 @@ STANDARD_ERRORS = 2
 """A curvature is used only where it exceeds so many of its standard errors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimates:
     """First order and curvature of C components on n examples, in the metric's unit.
 

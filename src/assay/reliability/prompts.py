@@ -24,7 +24,8 @@ class PromptSpread(NamedTuple):
 def bootstrap_mean(values: ArrayLike, *, level: float = 0.95, seed: int = 0, draws: int = 2000) -> PromptSpread:
     """Percentile bootstrap of each component's mean over prompt pairs; the same pairs are redrawn for all.
 
-    With few prompts it is too narrow: by a factor sqrt((n - 1) / n) at least.
+    With few prompts it is too narrow: by a factor sqrt((n - 1) / n) at least. Whether two things differ is a question
+    for `sign_flip_interval`.
 
     Args:
         values: (C, n) per-example values.

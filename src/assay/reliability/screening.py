@@ -48,7 +48,7 @@ Exact = Callable[[NDArray[np.intp]], ArrayLike]
 """Effects of the components with these indices on every example, (len, n), by intervention."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Screening:
     """C components after screening. Effects are in the metric's unit, signed."""
 

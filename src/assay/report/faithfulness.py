@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from assay.reliability.sign_flips import FEWEST
 from assay.tokens import Explanations, Faithfulness
 from assay.tokens.faithfulness import MOST, NOISES, PERCENT_FIRST, RANDOM, STEPS, replaced_positions
 
@@ -55,7 +56,9 @@ def faithfulness_meaning(found: Explanations, measured: Faithfulness) -> str:
         f" Shares of the text's own value (in Python) are given for {usable.min()} to {usable.max()} of {n} texts: "
         f"elsewhere that value is negative, or within {NOISES:g} standard deviations of random orders from 0."
     )  # fmt: skip
-    interval = "one text, so no interval" if n == 1 else f"[ ]: its 95 % paired bootstrap interval over {n} texts"
+    interval = f"[ ]: its 95 % interval by sign flips over {n} texts"
+    if n < FEWEST:
+        interval = f"fewer than {FEWEST} texts have no 95 % interval"
     parts = sorted(len(replaced_positions(item.fixed)) for item in found)
     most, kinds = _range([min(MOST, count) for count in parts]), {steps for _, steps, _ in measured.keys}
     over = {"counts": f"counts: 1 to {most}", "shares": f"shares: {', '.join(map(str, PERCENT_FIRST))} %, at least one"}
@@ -81,7 +84,7 @@ def faithfulness_caution(measured: Faithfulness) -> str | None:
         return None
     if n == 1:
         return "Faithfulness is of one text: which method is better on others cannot be told from it."
-    return f"Faithfulness is of {n} texts only: intervals are rough, and another {n} may order the methods otherwise."
+    return f"Faithfulness is of {n} texts only: another {n} may order the methods otherwise."
 
 
 def print_faithfulness(console: Console, found: Explanations, measured: Faithfulness) -> None:

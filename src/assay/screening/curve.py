@@ -29,7 +29,7 @@ from assay.sites import Component, Selection, component_named
 CURVE, TANGENT, PARABOLA, STEPS = "#1b7837", "#92c5de", "#2166ac", "#b2182b"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ResponseCurve:
     """g(a) of one component on n prompts, and what derivatives say of it. Values are in the metric's unit."""
 

@@ -17,7 +17,7 @@ from assay.engine.response import Response
 from assay.methods.method import Setting
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prices:
     """In layer tokens."""
 

@@ -43,7 +43,7 @@ class Stage:
     """Components that were patched exactly."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ScreenedScores(Scores):
     """Effects of C components on n examples, known in different ways.
 

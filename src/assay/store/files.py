@@ -36,7 +36,7 @@ SHARDS_KEPT = "shards_kept"
 """In run.json of a run that ended at a limit and can be gone on with: plan and shards are still there."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RunFiles:
     """The content of a run folder."""
 

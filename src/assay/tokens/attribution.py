@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Collection, Sequence
+from inspect import signature
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from assay.data.encoding import tokenizer_of
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
 from assay.engine.cost import CostMeter
-from assay.errors import DataError, OptionError
+from assay.errors import OptionError, refuse_unknown, require_seed
 from assay.methods.provenance import describe_environment, describe_model
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.model.backward import installed, require_no_other_rules, rule_set
 from assay.tokens.baselines import DEFAULT as DEFAULT_BASELINE
-from assay.tokens.baselines import Baseline
+from assay.tokens.baselines import Baseline, require_baseline
 from assay.tokens.faithfulness import (
     DRAWS,
     STEPS,
@@ -40,18 +40,10 @@ from assay.tokens.methods import (
     replaced_values,
     require_suited,
 )
+from assay.tokens.pieces import continuation, pieces
 from assay.tokens.questions import Question, ask, require_one_kind
 from assay.tokens.result import Explanation, Explanations
-
-
-class ExplainOptions(TypedDict, total=False):
-    """Options that `explain` and `explain_all` share."""
-
-    baseline: str
-    chat: bool
-    steps: int
-    seed: int
-    memory: str
+from assay.tokens.runs import require_finite
 
 
 def explain(
@@ -60,7 +52,13 @@ def explain(
     target: str | None = None,
     against: str | None = None,
     method: str | Sequence[str] = DEFAULT_METHOD,
-    **options: Unpack[ExplainOptions],
+    *,
+    baseline: str = DEFAULT_BASELINE,
+    chat: bool = False,
+    steps: int = DEFAULT_STEPS,
+    seed: int = 0,
+    memory: str = DEFAULT_MEMORY,
+    **unknown: Any,
 ) -> Explanation:
     """How much each token of a text speaks for what comes next.
 
@@ -77,7 +75,8 @@ def explain(
             probable next token.
         against: another continuation; what is explained is then the difference of the two.
         method: one or several of `assay.tokens.METHODS`.
-        options: as in `explain_all`.
+        baseline, chat, steps, seed, memory: as in `explain_all`.
+        unknown: refused by name.
 
     Returns:
         Scores, one for each token of the prompt and method: in the unit of what is explained, but for methods that only
@@ -86,7 +85,10 @@ def explain(
     Raises:
         AssayError: as `explain_all`.
     """
-    return explain_all(model, [Question(text, target, against)], method, **options)[0]
+    _refuse_unknown(explain, unknown)
+    asked = [Question(text, target, against)]
+    found = explain_all(model, asked, method, baseline=baseline, chat=chat, steps=steps, seed=seed, memory=memory)
+    return found[0]
 
 
 def explain_all(
@@ -103,6 +105,7 @@ def explain_all(
     seed: int = 0,
     memory: str = DEFAULT_MEMORY,
     progress: bool = False,
+    **unknown: Any,
 ) -> Explanations:
     """`explain` of many texts, and how faithful the methods are to the model.
 
@@ -117,14 +120,20 @@ def explain_all(
         curves: what k runs over there: ``counts``, ``shares`` or both. Counts take up to 100 runs an order, shares 10.
         seed: of random scores and orders.
         memory: working memory, such as ``2G``.
+        unknown: refused by name.
 
     Raises:
-        OptionError: an unknown method or baseline, or a number that makes no sense.
+        OptionError: an unknown method, baseline or option, or a number that makes no sense.
         DataError: a text or target that cannot be used, by its id.
         ModelError: a method that is not defined for the model.
     """
+    _refuse_unknown(explain_all, unknown)
+    if not isinstance(model, Model):
+        raise OptionError(f"The model must be an assay.Model, as assay.load gives, not {type(model).__name__}.")
     chosen = methods_named(methods)
     require_numbers(steps, draws)
+    require_seed(seed)
+    require_baseline(baseline)
     keys_of(curves)
     limit = parse_memory(memory)
     model.require_ready()
@@ -169,6 +178,12 @@ def explain_all(
     )
 
 
+def _refuse_unknown(function: Callable[..., Any], unknown: Collection[str]) -> None:
+    note = "; a method brings its own backward rules: gim, transformer-lrp, attn-lrp" if "rules" in unknown else ""
+    known = [name for name in signature(function).parameters if name != "unknown"]
+    refuse_unknown(function.__name__, unknown, known, note)
+
+
 def require_numbers(steps: int, draws: int) -> None:
     """Refuse numbers of steps and draws that make no sense."""
     if type(steps) is not int or steps < 1:
@@ -195,12 +210,13 @@ def _explained(setting: Setting, inputs: Inputs, baseline: str, methods: Sequenc
     with setting.cost.stage("values"):
         none, every = np.zeros(inputs.length, bool), np.ones(inputs.length, bool)
         values = replaced_values(setting, inputs, np.stack([none, every]))
+    for number, what in enumerate(("on the text", "with every token replaced")):
+        require_finite(model, asked.question.id, f"the {asked.metric.name} or probability {what}", values[:, number])
     scores, gaps = {}, {}
     for method in methods:
         with setting.cost.stage(method.name), installed(model, rule_set(method.rules)):
             scores[method.name] = method.compute(setting, inputs)
-        if not np.isfinite(scores[method.name]).all():
-            raise DataError(f"{asked.question.id}: a score of {method.name} is not finite. Load with --dtype float32.")
+        require_finite(model, asked.question.id, f"a score of {method.name}", scores[method.name])
         if method.is_complete:
             gaps[method.name] = float(values[0, 0] - values[0, 1] - scores[method.name].sum())
     return Explanation(
@@ -209,7 +225,7 @@ def _explained(setting: Setting, inputs: Inputs, baseline: str, methods: Sequenc
         tokens=pieces(model, asked.prompt),
         token_ids=asked.prompt,
         fixed=asked.fixed,
-        target="".join(pieces(model, asked.prompt + asked.target)[inputs.length :]),
+        target=continuation(model, asked.prompt, asked.target),
         target_ids=asked.target,
         target_is_models_own=asked.question.target is None,
         against=asked.question.against,
@@ -223,16 +239,3 @@ def _explained(setting: Setting, inputs: Inputs, baseline: str, methods: Sequenc
         scores=scores,
         gaps=gaps,
     )
-
-
-def pieces(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
-    """What each token adds to the decoded text; a piece of a character, which adds none, by its vocabulary name."""
-    tokenizer = tokenizer_of(model)
-    found, before = [], ""
-    for number, token in enumerate(ids, 1):
-        text = tokenizer.decode(list(ids[:number]), clean_up_tokenization_spaces=False)
-        added = text[len(before) :]
-        broken = not text.startswith(before) or not added or "�" in added
-        found.append(str(tokenizer.convert_ids_to_tokens(int(token))) if broken else added)
-        before = text
-    return tuple(found)

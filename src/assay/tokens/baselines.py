@@ -27,6 +27,22 @@ class Replacement:
     shown: str
 
 
+def require_baseline(name: object) -> None:
+    """Refuse what can be no baseline of any model.
+
+    Raises:
+        OptionError: no string, an empty one, or none that can be written down.
+    """
+    if not isinstance(name, str):
+        raise OptionError(f"The baseline must be {', '.join(NAMED)}, or a text, not {name!r:.80}.")
+    if not name:
+        raise OptionError(f"--baseline is empty. Give {', '.join(NAMED)}, or a text.")
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise OptionError("The baseline holds half a surrogate pair, which is not text.") from error
+
+
 class Baseline:
     """A baseline by name, or by a text.
 
@@ -35,10 +51,11 @@ class Baseline:
             or a text: one token, which stands everywhere, or as many as the prompt has.
 
     Raises:
-        OptionError: the tokenizer has no such token.
+        OptionError: the tokenizer has no such token, or the name is no text.
     """
 
     def __init__(self, model: Model, name: str) -> None:
+        require_baseline(name)
         self.model, self.name = model, name
         self._everywhere: Replacement | None = None
         if name == "mean":
@@ -46,8 +63,6 @@ class Baseline:
         elif name in NAMED:
             token = _space(model) if name == "space" else _pad(model)
             self._everywhere = Replacement(embeddings_of(model, [token]), f"{_show(model, token)} ({name})")
-        elif not name:
-            raise OptionError(f"--baseline is empty. Give {', '.join(NAMED)}, or a text.")
         else:
             ids = tokenizer_of(model)(name, add_special_tokens=False)["input_ids"]
             if len(ids) == 1:

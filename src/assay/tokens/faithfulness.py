@@ -22,8 +22,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from assay.errors import DataError, OptionError
-from assay.reliability.prompts import bootstrap_mean
+from assay.reliability.sign_flips import sign_flip_interval
 from assay.tokens.methods import Inputs, Setting, replaced_values
+from assay.tokens.runs import require_finite
 
 Numbers = NDArray[np.float64]
 MOST = 50
@@ -49,7 +50,7 @@ def keys_of(curves: Sequence[str]) -> tuple[Key, ...]:
     return tuple(key for key in KEYS if key[1] in curves)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TextFaithfulness:
     """Of one text: K measures in a row for each method, and for each random order."""
 
@@ -108,6 +109,9 @@ def curves_of(
         scores: T for each method; higher is first, ties in the order of the text.
         draws: random orders.
         curves: what k runs over.
+
+    Raises:
+        DataError: a value that is not finite.
     """
     keys = keys_of(curves)
     positions = np.array(replaceable(inputs))
@@ -136,6 +140,7 @@ def curves_of(
         for order in orders
     ]
     values = replaced_values(setting, inputs, np.stack(distinct))
+    require_finite(setting.model, inputs.asked.question.id, "a value with tokens replaced", values)
     drops = values[:, [whole]] - values
     rows = np.array(
         [[drops[UNITS.index(unit), order[key, steps]].mean() for key, steps, unit in keys] for order in wanted]
@@ -149,7 +154,7 @@ def require_draws(draws: int) -> None:
         raise OptionError(f"The spread of random orders needs at least 2 of them, not {draws}.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Faithfulness:
     """How faithful methods are, text by text; the last method is random, its values the means over orders."""
 
@@ -188,12 +193,19 @@ class Faithfulness:
         return np.where(usable, self.values / np.where(usable, own, 1.0), np.nan)
 
     def summary(self, seed: int = 0) -> pd.DataFrame:
-        """One row for each method and measure: mean over texts with its 95 % bootstrap interval, mean share, and for
-        random the standard deviation over orders within a text."""
+        """One row for each method and measure: mean over texts with its 95 % interval, mean share, and for random the
+        standard deviation over orders within a text.
+
+        Intervals are those of `sign_flip_interval`, NaN for fewer than 6 texts. A method's own values are not
+        symmetric, so these hold approximately; for whether methods differ, see `differences`.
+
+        Args:
+            seed: of the subsets of texts that are drawn where there are more than 13.
+        """
         shares = self.shares
         rows = []
         for number, method in enumerate(self.methods):
-            spread = bootstrap_mean(self.values[number], seed=seed)
+            spread = sign_flip_interval(self.values[number], seed=seed)
             for key, (measure, steps, unit) in enumerate(self.keys):
                 usable = ~np.isnan(shares[number, key])
                 rows.append(
@@ -214,12 +226,20 @@ class Faithfulness:
         return pd.DataFrame(rows)
 
     def differences(self, seed: int = 0) -> pd.DataFrame:
-        """One row for each two methods and measure: mean of first - second, text by text, and its paired 95 % bootstrap
-        interval (the same texts are redrawn for both)."""
+        """One row for each two methods and measure: mean of first - second, text by text, and its 95 % interval.
+
+        Paired, by `sign_flip_interval`: of methods that are equally good, it excludes 0 in one of twenty comparisons at
+        most, however few the texts; NaN for fewer than 6, which cannot decide anything at this level. Rows of one pair
+        of methods are of the same texts, so they are not independent of one another: a logit and a probability that
+        both exclude 0 are not twice the evidence.
+
+        Args:
+            seed: of the subsets of texts that are drawn where there are more than 13.
+        """
         rows = []
         for first, second in combinations(range(len(self.methods)), 2):
             difference = self.values[first] - self.values[second]
-            spread = bootstrap_mean(difference, seed=seed)
+            spread = sign_flip_interval(difference, seed=seed)
             for key, (measure, steps, unit) in enumerate(self.keys):
                 rows.append(
                     {

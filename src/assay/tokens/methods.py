@@ -18,7 +18,7 @@ random                    standard normal                                       
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,7 @@ from assay.tokens.baselines import Replacement
 from assay.tokens.deeplift import require_ungated, rescaled
 from assay.tokens.path_integral import path_integral
 from assay.tokens.questions import Asked
-from assay.tokens.runs import embeddings_of, gradients_of, values_of
+from assay.tokens.runs import embeddings_of, gradients_of, require_finite, values_of
 
 DEFAULT_STEPS = 50
 Numbers = NDArray[np.float64]
@@ -130,7 +130,10 @@ def _integrated(setting: Setting, inputs: Inputs) -> Numbers:
         ) -> tuple[Numbers, Numbers]:
             at = torch.from_numpy(strengths).to(text.device, text.dtype).view(-1, 1, 1)
             values, gradients = _gradients(setting, inputs, row, baseline + at * (text - baseline))
-            return values.numpy(), _along(inputs, text, baseline, gradients)
+            slopes = _along(inputs, text, baseline, gradients)
+            for what, found in (("a value", values), ("a slope", slopes)):
+                require_finite(setting.model, inputs.asked.question.id, f"on the way from the baseline {what}", found)
+            return values.numpy(), slopes
 
         total += path_integral(evaluate, setting.steps)
     return total
@@ -256,7 +259,12 @@ def methods_named(names: str | Sequence[str]) -> list[TokenMethod]:
     Raises:
         OptionError: an unknown one, one given twice, or none.
     """
-    parts = names.split(",") if isinstance(names, str) else names
+    if isinstance(names, Mapping) or not isinstance(names, Iterable):
+        raise OptionError(f"Methods are names, comma-separated or in a list, not {names!r:.80}.")
+    parts = names.split(",") if isinstance(names, str) else list(names)
+    for part in parts:
+        if not isinstance(part, str):
+            raise OptionError(f"There is no token attribution method {part!r:.80}. {instead_of('', METHODS)}")
     chosen = [part.strip() for part in parts if part.strip()]
     for name in chosen:
         if name not in METHODS:

@@ -20,11 +20,14 @@ def path_integral(evaluate: Callable[[Numbers], tuple[Numbers, Numbers]], steps:
     in which the integral of the slopes most misses the change of the value.
 
     Args:
-        evaluate: (N,) strengths to (N,) values and (N, T) slopes.
+        evaluate: (N,) strengths to (N,) values and (N, T) slopes, all of them finite.
         steps: points in all.
 
     Returns:
         (T,)
+
+    Raises:
+        ValueError: a value or slope is not finite.
     """
     if steps < LEAST:
         slopes = evaluate((np.arange(steps) + 0.5) / steps)[1]
@@ -33,6 +36,8 @@ def path_integral(evaluate: Callable[[Numbers], tuple[Numbers, Numbers]], steps:
     left = steps - (2 * cells.count + 1)
     while left >= 2:
         worst = np.argsort(-cells.missed, kind="stable")[: left // 2]
+        if not np.isfinite(cells.missed).all():
+            raise ValueError("a value or slope on the path is not finite")
         chosen = worst[cells.missed[worst] >= cells.missed.max() / 4]  # several at once share a pass
         cells.halve(chosen)
         left -= 2 * len(chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from assay.data.chat import as_chat
 from assay.data.complaints import of_each
 from assay.data.encoding import Row, encode, prompt_ids, tokenizer_of
 from assay.data.metrics import METRICS, Metric, Targets
-from assay.data.pairs import PromptPair, PromptPairs
+from assay.data.pairs import PromptPair, PromptPairs, require_text
 from assay.data.readers.jsonl import jsonl_entries
 from assay.data.readers.rows import Entry, read_bytes
 from assay.errors import DataError
@@ -98,25 +98,44 @@ def ask(model: Model, questions: Sequence[Question], *, chat: bool = False) -> l
             join the text's last word, or one that is the same as its contrast.
         OptionError: no chat template.
     """
+    return of_each(lambda question: _ask(model, question, chat), numbered(questions), "texts")
+
+
+def numbered(questions: Sequence[Question]) -> list[Question]:
+    """The questions, each with an id.
+
+    Raises:
+        DataError: none, something else than questions, or what is no text in one.
+    """
+    if isinstance(questions, (str, Question)) or not isinstance(questions, Sequence):
+        raise DataError(
+            f"Texts are a list of assay.Question, not {questions!r:.80}. For one text there is assay.explain."
+        )
     if not questions:
         raise DataError("There are no texts.")
-    numbered = [
-        question if question.id else Question(question.text, question.target, question.against, f"text {number}")
-        for number, question in enumerate(questions, 1)
-    ]
-    return of_each(lambda question: _ask(model, question, chat), numbered, "texts")
+    found = []
+    for number, question in enumerate(questions, 1):
+        if not isinstance(question, Question):
+            raise DataError(f"text {number} is {question!r:.80}. Write assay.Question(text, target, against).")
+        found.append(question if question.id else replace(question, id=f"text {number}"))
+    return of_each(_of_text, found, "texts")
+
+
+def _of_text(question: Question) -> Question:
+    for name in ("text", "target", "against"):
+        given = getattr(question, name)
+        if given is None and name != "text":
+            continue
+        require_text(given, name, question.id)
+        if not given:
+            what = "Leave it out for the model's most probable next token." if name == "target" else "Give some text."
+            raise DataError(f"{question.id}: {name} is empty, so it has no tokens. {what}")
+    return question
 
 
 def _ask(model: Model, question: Question, chat: bool) -> Asked:
     tokenizer = tokenizer_of(model)
     text = question.text
-    for name in ("text", "target", "against"):
-        given = getattr(question, name)
-        if given is not None and not isinstance(given, str):
-            raise DataError(f"{question.id}: {name} must be a string, not {type(given).__name__}.")
-        if given == "":
-            what = "Leave it out for the model's most probable next token." if name == "target" else "Give some text."
-            raise DataError(f"{question.id}: {name} is empty, so it has no tokens. {what}")
     if chat:
         text = as_chat(model, PromptPairs((PromptPair(text, text, "-"),)))[0].clean
     prompt, target = _continued(model, question, text, question.target)
@@ -128,7 +147,7 @@ def _ask(model: Model, question: Question, chat: bool) -> Asked:
             "needs a text of at least two, not all of them special."
         )
     if not target:
-        target = (next_token(model, prompt),)
+        target = (next_token(model, prompt, question.id),)
     against = () if question.against is None else _continued(model, question, text, question.against)[1]
     if target == against:
         shown = tokenizer.decode(list(target))
@@ -222,10 +241,7 @@ def _question(entry: Entry) -> Question:
             return None
         if not isinstance(value, str) or not value:
             raise DataError(f"{entry.where}: {name!r} must be a non-empty string, not {json.dumps(value)}.")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(f"{entry.where}: {name!r} holds half a surrogate pair, which is not text.") from error
+        require_text(value, repr(name), entry.where)
         return value
 
     if "text" not in entry.values:

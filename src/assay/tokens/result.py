@@ -21,7 +21,7 @@ Numbers = NDArray[np.float64]
 KIND = "explanation"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """One text: what each of its T tokens adds to the target, by each method."""
 
@@ -69,7 +69,7 @@ class Explanation:
 RECORD = tuple(name for name in Explanation.__dataclass_fields__ if name not in ("scores", "gaps"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanations(Sequence[Explanation]):
     """Texts with their scores, and how those were made."""
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from assay.data.metrics import Metric, Targets
@@ -17,7 +19,7 @@ from assay.engine.batches import lane_bytes, recording_bytes
 from assay.engine.cost import CostMeter
 from assay.engine.gradients import objective_of, unscaled
 from assay.engine.memory import Portions
-from assay.errors import InterventionError
+from assay.errors import DataError, InterventionError
 from assay.model import Model
 from assay.model.attention import tapped
 from assay.model.recording import removed
@@ -66,12 +68,31 @@ def _read(logits_NPV: Tensor, targets: Targets, metric: Metric) -> Tensor:
     return logits_NPV.gather(-1, targets.pair) if metric.reads == "tokens" else logits_NPV
 
 
-def next_token(model: Model, prompt: Sequence[int]) -> int:
-    """The model's most probable token after a prompt."""
+def require_finite(model: Model, where: str, what: str, values: Tensor | NDArray[np.float64]) -> None:
+    """Refuse numbers that are infinite or none.
+
+    Raises:
+        DataError: with ``where`` and ``what``.
+    """
+    if torch.as_tensor(values).isfinite().all():
+        return
+    half = model.dtype in (torch.float16, torch.bfloat16)
+    advice = "Load with --dtype float32" if half else "Look for weights that are infinite or NaN"
+    raise DataError(f"{where}: {what} of {model.name} is not finite. {advice}.")
+
+
+def next_token(model: Model, prompt: Sequence[int], where: str) -> int:
+    """The model's most probable token after a prompt.
+
+    Raises:
+        DataError: none, as logits are NaN or the highest is infinite; with ``where``.
+    """
     model.require_ready()
     with tapped(model.hf, None), torch.no_grad():
         logits = logits_at_end(model, torch.tensor([list(prompt)], device=model.device), 1)
-    return int(logits[0, 0, : model.vocab_size].argmax())
+    logits = logits[0, 0, : model.vocab_size]
+    require_finite(model, where, "the highest logit", logits.max())  # NaN if one is
+    return int(logits.argmax())
 
 
 def values_of(

@@ -12,7 +12,7 @@ from assay.data.pairs import REQUIRED, PromptPair, PromptPairs
 from assay.data.readers.jsonl import read_jsonl
 from assay.data.readers.rows import Columns, parse_columns
 from assay.data.readers.source import FORMATS, PromptSource, is_prompt_source, open_prompts
-from assay.errors import DataError, OptionError
+from assay.errors import DataError, OptionError, require_seed
 from assay.model import Model
 
 __all__ = [
@@ -73,7 +73,9 @@ def as_pairs(pairs: AnyPairs, model: Model | None = None, seed: int = 0) -> Prom
 
     Raises:
         DataError: something else.
+        OptionError: a seed that is none.
     """
+    require_seed(seed)
     if isinstance(pairs, PromptPairs):
         return pairs
     if isinstance(pairs, (str, Path)):

@@ -20,7 +20,7 @@ from assay.data.tasks.ioi import ioi
 from assay.data.tasks.modular_addition import modular_addition
 from assay.data.tasks.sentiment import sentiment
 from assay.data.tasks.sequences import reverse, sort
-from assay.errors import DataError, OptionError, instead_of
+from assay.errors import DataError, OptionError, instead_of, require_seed
 from assay.model import Model
 
 __all__ = [
@@ -86,9 +86,10 @@ def make_pairs(model: Model, task: str, n: int | None = DEFAULT_PAIRS, seed: int
     """Pairs of a named task, or of a file that `read_pairs` reads (its first ``n``; all if ``n`` is None).
 
     Raises:
-        OptionError: an unknown task, or an option that it does not have.
+        OptionError: an unknown task, an option that it does not have, or a seed that is none.
         DataError: an unreadable file.
     """
+    require_seed(seed)
     require_task(task, n, **options)
     if task in TASKS:
         given = {name: value for name, value in options.items() if value is not None}

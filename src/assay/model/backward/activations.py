@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.errors import ModelError
 from assay.model.backward.norms import CutOff
-from assay.model.surrogates import with_gradient_of
+from assay.model.surrogates import first_order_only, with_gradient_of
 
 Forward = Callable[..., Any]
 
@@ -52,6 +52,6 @@ def with_constant_sigmoid(name: str, forward: Forward) -> Forward:
             value = forward(*args, **kwargs)
         if cut.met == 0:
             raise ModelError(f"The experts {name} ran without a sigmoid; their activation has no identity rule here.")
-        return value
+        return first_order_only(value)
 
     return constant

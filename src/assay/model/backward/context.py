@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -13,15 +14,23 @@ from transformers import PreTrainedModel
 from assay.errors import ModelError, OptionError
 from assay.model.attention import exclusive, through_assay
 from assay.model.backward.installation import Installation
-from assay.model.backward.rules import PLAIN, RuleSet, rule_set
+from assay.model.backward.rules import RuleSet, rule_set
 from assay.model.checks import require_sound
 from assay.model.loading import load
 from assay.model.model import Model
 
-_installed: WeakKeyDictionary[PreTrainedModel, Installation] = WeakKeyDictionary()
-_asked_for: WeakKeyDictionary[PreTrainedModel, RuleSet] = WeakKeyDictionary()
-"""Of the innermost block of the user's."""
+_installed: WeakKeyDictionary[PreTrainedModel, list[Installation]] = WeakKeyDictionary()
+"""Of the blocks that are open on a model, in the order in which they began; the last one's rules hold."""
+_asked_for: WeakKeyDictionary[PreTrainedModel, list[Asked]] = WeakKeyDictionary()
+"""Of the user's own blocks alike."""
 _sound: WeakSet[PreTrainedModel] = WeakSet()
+
+
+@dataclass(eq=False)
+class Asked:
+    """One block of the user's."""
+
+    rules: RuleSet
 
 
 @contextmanager
@@ -32,6 +41,7 @@ def backward_rules(model: Model | PreTrainedModel | Any, rules: str | RuleSet) -
     place of an outer one until it ends. The model runs through assay's own attention function meanwhile, whose values
     are the same to the bit under all rules (and those of the model's own attention up to rounding). Hooks on the model
     stay and see what they saw; everything is put back on any exit. The model belongs to this thread meanwhile.
+    It cannot be copied or pickled inside, and gradients cannot be differentiated again: they are those of no function.
 
     Gradients of activations are what the rules are about; those of weights are not defined by them.
 
@@ -58,16 +68,14 @@ def backward_rules(model: Model | PreTrainedModel | Any, rules: str | RuleSet) -
     chosen = rule_set(rules)
     found = model if isinstance(model, Model) else _checked(model)
     found.require_ready()
-    hf = found.hf
-    with installed(found, chosen), through_assay(hf):
-        around = _asked_for.get(hf)
-        _asked_for[hf] = chosen
+    asked = Asked(chosen)
+    with installed(found, chosen), through_assay(found.hf):
+        blocks = _asked_for.setdefault(found.hf, [])
+        blocks.append(asked)
         try:
             yield chosen
         finally:
-            _asked_for.pop(hf)
-            if around is not None:
-                _asked_for[hf] = around
+            blocks.remove(asked)
 
 
 def require_no_other_rules(model: Model, rules: RuleSet, what: str) -> None:
@@ -80,8 +88,9 @@ def require_no_other_rules(model: Model, rules: RuleSet, what: str) -> None:
     Raises:
         OptionError: the call stands inside a block of `backward_rules` with other rules.
     """
-    around = _asked_for.get(model.hf)
-    if around is not None and around != rules:
+    blocks = _asked_for.get(model.hf)
+    around = blocks[-1].rules if blocks else rules
+    if around != rules:
         raise OptionError(
             f"{what} is called inside assay.backward_rules(..., {str(around)!r}), but follows rules of its own "
             "whatever is around it. Call it outside that block; first-order methods take others as rules= (on the "
@@ -91,28 +100,40 @@ def require_no_other_rules(model: Model, rules: RuleSet, what: str) -> None:
 
 @contextmanager
 def installed(model: Model, rules: RuleSet) -> Iterator[None]:
-    """The rules hold in whatever runs through assay's attention function; otherwise as `backward_rules`."""
-    hf = model.hf
-    with exclusive(hf):
-        outer = _installed.get(hf)
-        if rules == (PLAIN if outer is None else outer.rules):
-            yield
-            return
-        inner: Installation | None = None
+    """The rules hold in whatever runs through assay's attention function; otherwise as `backward_rules`.
+
+    Of the blocks that are open, the last one entered holds, in whatever order others are left.
+    """
+    with exclusive(model.hf):
+        blocks = _installed.setdefault(model.hf, [])
+        blocks.append(_in_the_place_of(blocks[-1] if blocks else None, model, rules))
+        mine = blocks[-1]
         try:
-            if outer is not None:
-                outer.take_off()  # norms are looked at as they are, without rules
-            inner = Installation(model, rules)
-            inner.put_on()
-            _installed[hf] = inner
             yield
         finally:
-            if inner is not None:
-                inner.take_off()
-            _installed.pop(hf, None)
-            if outer is not None:
-                _installed[hf] = outer
-                outer.put_on()
+            held = blocks[-1]
+            blocks.remove(mine)
+            now = blocks[-1] if blocks else None
+            if now is not held:
+                held.take_off()
+                if now is not None:
+                    now.put_on()
+
+
+def _in_the_place_of(outer: Installation | None, model: Model, rules: RuleSet) -> Installation:
+    """The rules, put on; the outer ones are off, unless they are the same."""
+    if outer is not None and outer.rules == rules:
+        return outer
+    if outer is not None:
+        outer.take_off()  # norms are looked at as they are, without rules
+    try:
+        inner = Installation(model, rules)
+        inner.put_on()
+    except BaseException:
+        if outer is not None:
+            outer.put_on()
+        raise
+    return inner
 
 
 def _checked(hf: Any) -> Model:

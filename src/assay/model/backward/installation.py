@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from assay.errors import ModelError
 from assay.model.attention import AttentionRules, attention_rules
 from assay.model.backward.activations import as_identity, with_constant_sigmoid
 from assay.model.backward.norms import require_frozen, with_constant_factor
@@ -63,7 +64,7 @@ class Installation:
             on.enter_context(_replaced(norm, with_constant_factor(name, norm.forward)))
         if "gate-up" in rules.divide:
             for _, module in parts.gated:
-                handle = module.register_forward_pre_hook(_halve, with_kwargs=True, prepend=True)
+                handle = module.register_forward_pre_hook(_Halving(), with_kwargs=True, prepend=True)
                 on.callback(handle.remove)
         if rules.activation == "identity":
             for name, module in parts.activations:
@@ -82,29 +83,48 @@ def _in_attention(rules: RuleSet) -> AttentionRules:
     )
 
 
-def _halve(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+class _OfThisModel:
+    """Sits on a module while rules are on it. A copy of the module would keep it for good."""
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise ModelError(
+            "A model cannot be copied or pickled while backward rules are on it. Do it outside the block of "
+            "assay.backward_rules, or save the state_dict."
+        )
+
+
+class _Halving(_OfThisModel):
     """Both factors of a product get half their gradient when the product gets half of its own.
 
     Experts multiply gate and up inside; what comes after is linear, so half the gradient at their input is the same.
     """
-    first: Tensor
-    if args:
-        first, *others = args
-        return (divided_gradient(first, 2), *others), kwargs
-    name, first = next(iter(kwargs.items()))
-    return args, {**kwargs, name: divided_gradient(first, 2)}
+
+    def __call__(
+        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        first: Tensor
+        if args:
+            first, *others = args
+            return (divided_gradient(first, 2), *others), kwargs
+        name, first = next(iter(kwargs.items()))
+        return args, {**kwargs, name: divided_gradient(first, 2)}
+
+
+class _Forward(_OfThisModel):
+    """A forward method in the place of ``replaced``, which is None where the module had its class's own."""
+
+    def __init__(self, through: Forward, replaced: Forward | None) -> None:
+        self.through, self.replaced = through, replaced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.through(*args, **kwargs)
 
 
 @contextmanager
 def _replaced(module: nn.Module, through: Forward) -> Iterator[None]:
     """The module's forward method is ``through``; on leaving it is what it was before."""
     previous = vars(module).get("forward")
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return through(*args, **kwargs)
-
-    forward.replaced = previous  # type: ignore[attr-defined]
-    vars(module)["forward"] = forward
+    vars(module)["forward"] = _Forward(through, previous)
     try:
         yield
     finally:

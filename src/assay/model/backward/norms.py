@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from assay.errors import ModelError
 from assay.model.checks import LIMITS, relative_difference
 from assay.model.norms import frozen_norm
-from assay.model.surrogates import with_gradient_of
+from assay.model.surrogates import first_order_only, with_gradient_of
 
 Forward = Callable[..., Any]
 
@@ -71,7 +71,7 @@ def with_constant_factor(name: str, forward: Forward) -> Forward:
             value = forward(*args, **kwargs)
         if cut.met != 1:
             raise ModelError(f"The norm {name} made {cut.met} factors in one call, not 1; it cannot be frozen.")
-        return value
+        return first_order_only(value)
 
     return frozen
 

@@ -121,10 +121,12 @@ def rule_set(rules: str | RuleSet) -> RuleSet:
     """The rules of a name (`PRESETS`), or what was given if it is a `RuleSet`.
 
     Raises:
-        OptionError: an unknown name.
+        OptionError: an unknown name, or something else.
     """
     if isinstance(rules, RuleSet):
         return rules
+    if not isinstance(rules, str):
+        raise OptionError(f"Backward rules are a name or a RuleSet, not {rules!r:.80}. {instead_of('', PRESETS)}")
     if rules not in PRESETS:
         raise OptionError(f"There are no backward rules {rules!r}. {instead_of(str(rules), PRESETS)}")
     return PRESETS[rules].rules

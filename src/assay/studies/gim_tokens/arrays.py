@@ -15,7 +15,7 @@ from assay.studies.gim_tokens.settings import Setting, Sizes
 from assay.tokens import Explanation, Explanations, Faithfulness
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """A setting whose texts are chosen, and those of them that are explained."""
 

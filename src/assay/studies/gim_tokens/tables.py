@@ -27,8 +27,8 @@ def values(measured: Sequence[Measured]) -> pd.DataFrame:
 
     ``mean``, and ``share`` of the text's own value over ``texts_of_share`` texts; ``spread`` between random orders.
     ``over_random`` and ``gim_over``: by how much the method is better than random orders, and GIM better than the
-    method, each with its paired 95 % bootstrap interval over texts. Better is higher comprehensiveness and lower
-    sufficiency.
+    method, each with its paired 95 % interval over texts (`Faithfulness.differences`). Better: higher comprehensiveness
+    and lower sufficiency.
     """
     frames = [_of_setting(each) for each in measured if each.faithfulness is not None]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -78,8 +78,9 @@ def duels(table: pd.DataFrame) -> pd.DataFrame:
 def claims(table: pd.DataFrame) -> list[dict[str, str]]:
     """What the paper says, what was found, and a verdict by a fixed rule.
 
-    It agrees where GIM is better in at least half of all comparisons and in three times as many as it is worse; in
-    part where it is better more often than worse.
+    Logits and probabilities are of the same texts, so they are counted apart, and a verdict rests on shares of the
+    comparisons, not on their number. It agrees where GIM is better in at least half of all comparisons and in three
+    times as many as it is worse; in part where it is better more often than worse.
     """
     found = duels(table)
     said = [
@@ -103,12 +104,13 @@ def _capital(text: str) -> str:
 
 def _verdict(rows: pd.DataFrame) -> dict[str, str]:
     better, worse, all_ = (int(rows[name].sum()) for name in ("better", "worse", "settings"))
+    counted = rows.groupby("unit", sort=False)[["better", "worse", "settings"]].sum()
+    found = [
+        f"{unit}: better in {row.better}, worse in {row.worse} of {row.settings}" for unit, row in counted.iterrows()
+    ]
     verdict = "does not agree"
     if 2 * better >= all_ and better >= 3 * worse:
         verdict = "agrees"
     elif better > worse:
         verdict = "agrees in part"
-    return {
-        "found": f"better in {better}, worse in {worse}, undecided in {all_ - better - worse} of {all_} comparisons",
-        "verdict": verdict,
-    }
+    return {"found": "; ".join(found), "verdict": verdict}

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 WHAT = "a study of patching errors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Components:
     """Some components of a setting: exact effects, and what every method makes of them."""
 
@@ -58,7 +58,7 @@ class Components:
         return compared(method, scores, self.exact, 5, layers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """A setting of which everything was measured."""
 
