@@ -5,11 +5,12 @@ from assay.circuits.faithfulness import CircuitValues, Curve
 from assay.circuits.finding import find_circuit, split_pairs
 from assay.circuits.found import FoundCircuit
 from assay.circuits.graph import Graph
-from assay.circuits.known import edge_table, known_circuit
+from assay.circuits.known import auroc, edge_table, known_circuit
 from assay.circuits.mib import read_mib, write_mib
 from assay.circuits.nodes import node_curve
 from assay.circuits.pairs import NodeEffects, node_effects
 from assay.circuits.runs import CircuitCurve, circuit_curve, run_circuits, run_neuron_circuits, smallest_circuit
+from assay.circuits.selection import above, greedy, top
 
 __all__ = [
     "CircuitCurve",
@@ -19,10 +20,13 @@ __all__ = [
     "FoundCircuit",
     "Graph",
     "NodeEffects",
+    "above",
+    "auroc",
     "circuit_curve",
     "edge_scores",
     "edge_table",
     "find_circuit",
+    "greedy",
     "known_circuit",
     "node_curve",
     "node_effects",
@@ -31,5 +35,6 @@ __all__ = [
     "run_neuron_circuits",
     "smallest_circuit",
     "split_pairs",
+    "top",
     "write_mib",
 ]
