@@ -166,6 +166,8 @@ def test_circuits_belong_to_a_graph() -> None:
     for other, kept in ((Graph(3, 4, 4), np.ones((1, 5), bool)), (graph, np.ones((1, 5), bool))):
         with pytest.raises(OptionError, match="belongs to the model"):
             run_circuits(model, pairs, other, kept, force=True)
+    one = run_circuits(model, pairs, graph, draw(graph, 0.5)[0], force=True)
+    np.testing.assert_array_equal(one.values, run_circuits(model, pairs, graph, draw(graph, 0.5), force=True).values)
     with pytest.raises(OptionError, match="no ablation 'noise'"):
         run_circuits(model, pairs, graph, draw(graph, 1), ablation="noise", force=True)  # type: ignore[arg-type]
 
@@ -182,8 +184,13 @@ def test_a_curve_ends_at_the_model_and_refuses_prompts_that_it_has_seen() -> Non
     assert found.curve.cpr.lower <= found.curve.cpr.value <= found.curve.cpr.upper
     random = circuit_curve(model, unseen, edge_scores(model, seen, "random"))
     assert found.curve.cpr.value > random.curve.cpr.value
+    assert "array" not in repr(found)
+    assert repr(found).startswith("CircuitCurve(eap-ig-inputs, signed, 10 circuits of up to")
+    assert found._repr_html_().count("<tr>") == 11
     with pytest.raises(DataError, match="used for the scores"):
         circuit_curve(model, seen, scores)
+    with pytest.raises(OptionError, match="at most 1, not 2"):
+        circuit_curve(model, unseen, scores, sizes=(0.5, 2))
 
 
 def test_the_smallest_circuit_reaches_its_target() -> None:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from assay.circuits import EdgeScores, FoundCircuit, circuit_curve, edge_scores, find_circuit, read_mib, write_mib
+import assay
+from assay.circuits import (
+    EdgeScores,
+    FoundCircuit,
+    circuit_curve,
+    edge_scores,
+    find_circuit,
+    node_curve,
+    read_mib,
+    run_circuits,
+    smallest_circuit,
+    top,
+    write_mib,
+)
+from assay.circuits.checks import shared_prompts
 from assay.circuits.finding import split_pairs
 from assay.circuits.graph import Graph
-from assay.errors import DataError, OptionError, StoreError
+from assay.errors import DataError, ModelError, OptionError, StoreError
 from assay.report.circuit_drawing import edges_of, nodes_of, to_dot, to_svg
 from circuits.prompts import told_apart
 from conftest import random_pairs, wrapped
@@ -83,6 +100,12 @@ def test_files_that_are_not_of_this_model_are_refused(tmp_path: Path) -> None:
     refused("not finite", {**content, "edges": {**content["edges"], edge: {"score": float("inf")}}})
     refused("no score", {**content, "edges": {**content["edges"], edge: {}}})
     refused("damaged", {**content, "assay": {**content["assay"], "exact": True}})
+    refused("no score", {**content, "edges": {**content["edges"], edge: {"score": 10**400}}})
+    refused("not JSON", "[" * 100_000)
+    for name, value in {"provenance": None, "configuration": [], "exact": 1, "method": None}.items():
+        refused(f"damaged: its {name} is", {**content, "assay": {**content["assay"], name: value}})
+    refused("no name and weights", {**content, "assay": {**content["assay"], "provenance": {"model": {"name": "x"}}}})
+    refused("not an object", {**content, "assay": [1]})
     refused("needs cfg", {"edges": {}})
     refused("not JSON", "{")
     with pytest.raises(OptionError, match="ungrouped"):
@@ -100,9 +123,68 @@ def test_a_found_circuit_comes_back(level: str, tmp_path: Path) -> None:
     assert nodes_of(again) == nodes_of(found)
     np.testing.assert_array_equal(again.kept, found.kept)
     assert found.signed.curve.faithfulness[-1].value == pytest.approx(1)
+    assert again.shared_prompts == found.shared_prompts == 0
     (tmp_path / "folder/evaluation.jsonl").write_text("")
     with pytest.raises(StoreError, match="do not fit"):
         FoundCircuit.load(tmp_path / "folder")
+
+
+def test_complements_come_back(tmp_path: Path) -> None:
+    model = wrapped("llama")
+    seen, unseen = told_apart(model, 0), told_apart(model, 1)
+    found = find_circuit(model, seen, unseen, "edge", "eap")
+    assert isinstance(found.scores, EdgeScores)
+    curve = circuit_curve(model, unseen, found.scores, completeness=True)
+    again = FoundCircuit.load(replace(found, signed=curve).save(tmp_path / "folder"))
+    assert curve.complement is not None
+    assert again.signed.complement is not None
+    np.testing.assert_array_equal(again.signed.complement.values, curve.complement.values)
+    assert again.absolute.complement is None
+    pruned = [found.graph.pruned(top(found.scores.mean, n, absolute=False)) for n in curve.counts]
+    expected = run_circuits(model, unseen, found.graph, ~np.stack(pruned))
+    np.testing.assert_allclose(curve.complement.values, expected.values, rtol=0, atol=1e-12)
+
+
+def test_scores_of_another_model_or_level_are_refused() -> None:
+    model, other = wrapped("llama"), wrapped("llama", torch.float32)
+    seen, unseen = told_apart(model, 0), told_apart(model, 1)
+    edges = edge_scores(other, seen, "eap")
+    nodes = assay.attribution_patching(other, seen, sites="heads,mlps", direction="noise")
+    for scores, level in ((edges, "edge"), (nodes, "node")):
+        with pytest.raises(ModelError, match="other weights"):
+            find_circuit(model, seen, unseen, level, scores=scores)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="other weights"):
+        circuit_curve(model, unseen, edges)
+    with pytest.raises(ModelError, match="other weights"):
+        smallest_circuit(model, unseen, edges, 0.5)
+    with pytest.raises(ModelError, match="other weights"):
+        node_curve(model, unseen, nodes)
+    neurons = assay.attribution_patching(other, seen, sites="heads,neurons", direction="noise")
+    for scores, of, level in ((edges, "edge", "node"), (nodes, "node", "neuron"), (neurons, "neuron", "edge")):
+        with pytest.raises(OptionError, match=f"scores of {of}s, which choose no circuit of {level}s"):
+            find_circuit(other, seen, unseen, level, scores=scores)  # type: ignore[arg-type]
+    found = find_circuit(other, seen, unseen, "edge", scores=edges)
+    assert found.provenance["model"]["weights_sha256"] == other.weight_hash
+    with pytest.raises(OptionError, match="no circuit of nodes"):
+        replace(found, level="node")
+    towards_clean = assay.attribution_patching(other, seen, sites="heads,mlps", direction="denoise")
+    with pytest.raises(OptionError, match="direction 'denoise'"):
+        find_circuit(other, seen, unseen, "node", scores=towards_clean)
+    foreign = replace(edges, pairs=None, provenance={})
+    ran = find_circuit(model, unseen, unseen, "edge", scores=foreign)
+    assert (ran.provenance["model"]["weights_sha256"], ran.shared_prompts) == (model.weight_hash, None)
+
+
+def test_random_scores_are_drawn_by_the_seed() -> None:
+    model = wrapped("llama")
+    seen, unseen = told_apart(model, 0), told_apart(model, 1)
+    found = [find_circuit(model, seen, unseen, "edge", "random", seed=seed).scores for seed in (0, 3)]
+    expected = edge_scores(model, seen, "random").mean
+    assert isinstance(found[0], EdgeScores)
+    assert isinstance(found[1], EdgeScores)
+    np.testing.assert_array_equal(found[0].mean, expected)
+    assert (found[1].mean != expected).all()
+    assert found[1].configuration["seed"] == 3
 
 
 def test_a_circuit_is_the_smallest_that_reaches() -> None:
@@ -135,7 +217,49 @@ def test_prompts_are_split_without_overlap() -> None:
     assert (len(seen), len(unseen)) == (4, 6)
     twice = type(pairs)((*pairs.pairs[:5], *pairs.pairs[:5]), metric="logit-diff")
     with pytest.raises(DataError, match="0 others are left"):
-        split_pairs(twice)
+        split_pairs(twice, 5)
+    seen, unseen = split_pairs(twice)
+    assert not prompts(seen) & prompts(unseen)
+
+
+def prompts(pairs: assay.PromptPairs) -> set[str]:
+    return {prompt for pair in pairs for prompt in (pair.clean, pair.corrupted)}
+
+
+def swapped(pairs: assay.PromptPairs) -> assay.PromptPairs:
+    return replace(
+        pairs,
+        pairs=tuple(
+            assay.PromptPair(pair.corrupted, pair.clean, pair.wrong_answer, pair.answer)  # type: ignore[arg-type]
+            for pair in pairs
+        ),
+    )
+
+
+def test_pairs_that_share_a_prompt_stay_on_one_side() -> None:
+    base = random_pairs(8).pairs
+    other_corruption = [assay.PromptPair(a.clean, b.clean, a.answer, a.wrong_answer) for a, b in pairwise(base[:4])]
+    pairs = assay.PromptPairs((*base, *other_corruption), metric="logit-diff")
+    seen, unseen = split_pairs(pairs)
+    assert not prompts(seen) & prompts(unseen)
+    assert (len(seen), len(unseen)) == (4, 7)  # the first four are one group of 7, which is more than half
+    chain = assay.PromptPairs(
+        tuple(assay.PromptPair(a.clean, b.clean, a.answer, a.wrong_answer) for a, b in pairwise(base)),
+        metric="logit-diff",
+    )
+    seen, unseen = split_pairs(chain)  # all are connected: a plain half
+    assert (len(seen), len(unseen)) == (3, 4)
+    assert shared_prompts(wrapped("llama"), unseen, seen, chat=False) == 1
+    doubled = assay.PromptPairs((*base[:4], *swapped(assay.PromptPairs(base[:4], metric="logit-diff")), *base[4:6]))
+    assert len(split_pairs(doubled, 4)[1]) == 2  # a swapped pair is the same two prompts
+
+
+def test_swapped_pairs_are_known_again() -> None:
+    model, pairs = wrapped("llama"), random_pairs(4)
+    scores = edge_scores(model, pairs, "random", force=True)
+    with pytest.raises(DataError, match=r"4 of 4 prompt pairs were used for the scores .* swapped"):
+        circuit_curve(model, swapped(pairs), scores, force=True)
+    assert shared_prompts(model, pairs, None, chat=False) is None
 
 
 def test_prompts_in_a_chat_template_are_known_again(monkeypatch: pytest.MonkeyPatch) -> None:

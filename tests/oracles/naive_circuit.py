@@ -23,10 +23,14 @@ Kept = Callable[[str, str], bool]
 """Whether the edge from a source to a destination is kept, by their names."""
 
 
-def circuit_logits(hf: PreTrainedModel, family: str, clean: list[int], corrupted: list[int], kept: Kept) -> Tensor:
-    """(T, V) logits of the circuit."""
+def circuit_logits(
+    hf: PreTrainedModel, family: str, clean: list[int], corrupted: list[int] | None, kept: Kept
+) -> Tensor:
+    """(T, V) logits of the circuit; without a corrupted prompt, absent edges carry zero."""
     layers, heads = hf.config.num_hidden_layers, hf.config.num_attention_heads
-    counterfactual = written(hf, family, corrupted, [])
+    counterfactual = written(hf, family, clean if corrupted is None else corrupted, [])
+    if corrupted is None:
+        counterfactual = {name: torch.zeros_like(value) for name, value in counterfactual.items()}
     settled: list[tuple[str, int, int, Tensor]] = []
 
     def change(reader: str, sources: list[str]) -> Tensor:

@@ -23,6 +23,7 @@ from assay.data.readers import AnyPairs
 from assay.engine.baseline import PlainRuns
 from assay.engine.batches import DEFAULT_MEMORY, Batch
 from assay.engine.circuit_run import CircuitRunner
+from assay.engine.circuit_streams import SumOfKept, WithDifferences
 from assay.engine.contributions import count_sources, head_contributions, sources_of, written
 from assay.engine.cost import CostMeter
 from assay.engine.destinations import count_readers
@@ -133,7 +134,7 @@ class Contrast:
     def runner(self) -> CircuitRunner:
         return CircuitRunner(
             self.model, self.batch, self.metric, self.base, self.counterfactual, self.start, self.response.cost,
-            ungrouped=self.graph.ungrouped,
+            streams=WithDifferences if self.ablation == "patch" else SumOfKept, ungrouped=self.graph.ungrouped,
         )  # fmt: skip
 
 

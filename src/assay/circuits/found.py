@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from assay.circuits.checks import require_level_of
 from assay.circuits.edges import EdgeScores, label_of
 from assay.circuits.faithfulness import CircuitValues, Curve, Estimate
 from assay.circuits.folder import edges_of_files, files_of_edges
@@ -50,8 +51,13 @@ class FoundCircuit:
     target: float | None
     """... or the faithfulness that it was to reach."""
     seed: int = 0
+    shared_prompts: int | None = None
+    """How many distinct prompts of ``evaluated`` the scores were made on too, in other pairs; None if unknown."""
     request: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_level_of(self.level, self.scores)
 
     @property
     def label(self) -> str:
@@ -98,6 +104,7 @@ class FoundCircuit:
             "size": self.size,
             "faithfulness": self.target,
             "seed": self.seed,
+            "shared_prompts": self.shared_prompts,
             "evaluated": {"name": pairs.task, "metric": pairs.metric, "options": pairs.options},
             "curves": {name: describe_curve(getattr(self, name)) for name in RANKINGS},
         }
@@ -109,6 +116,10 @@ class FoundCircuit:
             ("chosen", self.values),
         ):
             tensors |= {f"circuit.{name}.{part}": getattr(values, part) for part in _VALUES}
+        for name in RANKINGS:
+            complement = getattr(self, name).complement
+            if complement is not None:
+                tensors[f"circuit.{name}.complement"] = complement.values
         tensors["circuit.kept"] = self.kept.astype(np.uint8)
         components = files.components if edges else files.components.assign(label=self.label)
 
@@ -147,8 +158,8 @@ class FoundCircuit:
         task = circuit["evaluated"]
         read = tuple(PromptPair(**json.loads(line)) for line in lines if line)
 
-        def values(name: str) -> CircuitValues:
-            found = CircuitValues(*(tensors[f"circuit.{name}.{part}"] for part in _VALUES))
+        def values(name: str, first: str = "values") -> CircuitValues:
+            found = CircuitValues(*(tensors[f"circuit.{name}.{part}"] for part in (first, *_VALUES[1:])))
             if found.values.ndim != 2 or not len(found.values) == len(found.full) == len(found.empty) == len(read):
                 raise ValueError(f"the values of circuits ({name}) are not one for each prompt")
             return found
@@ -157,11 +168,13 @@ class FoundCircuit:
         for name in RANKINGS:
             kept = circuit["curves"][name]
             curve = Curve(kept["sizes"], values(name), seed=circuit["seed"])
-            curves[name] = CircuitCurve(curve, kept["counts"], kept["pruned_counts"], None, kept["settings"])
+            complement = values(name, "complement") if f"circuit.{name}.complement" in tensors else None
+            curves[name] = CircuitCurve(curve, kept["counts"], kept["pruned_counts"], complement, kept["settings"])
         return cls(
             circuit["level"], scores, PromptPairs(read, task["name"], task["metric"], task["options"]),
             curves["signed"], curves["absolute"], tensors["circuit.kept"].astype(bool), values("chosen"),
-            circuit["size"], circuit["faithfulness"], circuit["seed"], files.run["request"], files.run["provenance"],
+            circuit["size"], circuit["faithfulness"], circuit["seed"], circuit.get("shared_prompts"),
+            files.run["request"], files.run["provenance"],
         )  # fmt: skip
 
 

@@ -59,6 +59,11 @@ class Graph:
             names += [f"a{layer}.h{head}" for head in range(self.n_heads)] + [f"m{layer}"]
         return names
 
+    @cached_property
+    def are_mlps(self) -> Flags:
+        """(S,) bool"""
+        return np.array([name.startswith("m") for name in self.source_names])
+
     @property
     def n_nodes(self) -> int:
         """Sources and the logits."""

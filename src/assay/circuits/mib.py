@@ -21,6 +21,7 @@ from assay.model import Model
 
 IMPORTED = "imported"
 POSITIVE = "positive: the metric falls when the counterfactual is patched in"
+_MODEL = ("name", "weights_sha256")
 _ASSAY = ("method", "metric", "unit", "exact", "estimates_effect", "configuration", "provenance")
 
 
@@ -91,7 +92,7 @@ def read_mib(path: str | Path, model: Model) -> EdgeScores:
         )
     try:
         values = np.array([[float(content["edges"][name]["score"]) for name in graph.edge_names]])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: an edge has no score that is a number ({error}).") from error
     if not np.isfinite(values).all():
         edge = int(np.flatnonzero(~np.isfinite(values[0]))[0])
@@ -122,7 +123,7 @@ def read_content(path: str | Path, model: Model) -> tuple[dict[str, Any], Graph]
         content = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict) or not all(
         isinstance(content.get(key), dict) for key in ("cfg", "nodes", "edges")
@@ -153,6 +154,20 @@ def describe_pairs(pairs: PromptPairs) -> dict[str, Any]:
     return {"task": task, "prompts": pairs.to_records()}
 
 
+def _require_types(said: Any) -> None:
+    """Refuse (`ValueError`) what is not of the type that `write_mib` writes."""
+    if not isinstance(said, dict):
+        raise ValueError(f"it is a {type(said).__name__}, not an object")
+    types = {"method": str, "metric": str, "unit": str, "exact": bool, "estimates_effect": bool}
+    types |= {"configuration": dict, "provenance": dict}
+    for name, expected in types.items():
+        if not isinstance(said[name], expected):
+            raise ValueError(f"its {name} is {said[name]!r}")
+    model = said["provenance"].get("model", {})
+    if not isinstance(model, dict) or (model and not all(isinstance(model.get(key), str) for key in _MODEL)):
+        raise ValueError(f"its model has no {' and '.join(_MODEL)}")
+
+
 def _described(graph: Graph, values: np.ndarray, content: dict[str, Any], path: str | Path) -> EdgeScores:
     """With what the file says of its scores; of a foreign file nothing is known, so nothing is claimed."""
     said = content.get("assay")
@@ -160,6 +175,7 @@ def _described(graph: Graph, values: np.ndarray, content: dict[str, Any], path: 
         configuration = {"cfg": content["cfg"]}
         return EdgeScores(graph, values, None, IMPORTED, "unknown", "unknown", False, False, configuration)
     try:
+        _require_types(said)
         pairs = None
         if "prompts" in said:
             read = tuple(PromptPair(**prompt) for prompt in said["prompts"])

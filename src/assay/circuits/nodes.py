@@ -11,12 +11,13 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from assay.circuits.checks import require_model
 from assay.circuits.contrast import Ablation
 from assay.circuits.edges import EdgeOptions
 from assay.circuits.faithfulness import SIZES, CircuitValues
 from assay.circuits.graph import Flags, Graph
 from assay.circuits.runs import CircuitCurve, curve_of, require_unseen, run_circuits, run_neuron_circuits
-from assay.circuits.selection import top
+from assay.circuits.selection import numbers_of, top
 from assay.data.readers import AnyPairs, as_pairs
 from assay.errors import OptionError
 from assay.model import Model
@@ -74,9 +75,11 @@ def node_curve(
     Raises:
         OptionError: neurons and MLPs at once; otherwise as `assay.circuits.runs.circuit_curve`.
     """
+    if isinstance(scores, Scores):
+        require_model(model, scores)
     seen, method = (scores.pairs, scores.method) if isinstance(scores, Scores) else (None, "imported")
     chosen = require_unseen(model, as_pairs(pairs, model, seed), seen, chat=options.get("chat", False))
-    counts = [int(size * scored_items(model, scores)) for size in sizes]
+    counts = numbers_of(sizes, scored_items(model, scores))
     sources, neurons = best_items(model, scores, counts, absolute=absolute)
     found = run_items(model, chosen, sources, neurons, ablation=ablation, **options)
     level = "nodes" if neurons is None else "neurons"

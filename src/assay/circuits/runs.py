@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -11,17 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.circuits.checks import prompts_of, require_model
 from assay.circuits.contrast import Ablation, Contrast, Study, studied
 from assay.circuits.edges import EdgeOptions, EdgeScores
-from assay.circuits.faithfulness import SIZES, CircuitValues, Curve
+from assay.circuits.faithfulness import SIZES, CircuitValues, Curve, Estimate
 from assay.circuits.graph import Flags, Graph
-from assay.circuits.selection import greedy, ranked, top
+from assay.circuits.selection import greedy, numbers_of, ranked, top
 from assay.data.chat import as_chat
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs, as_pairs
 from assay.engine.circuit_run import AbsentNeurons, circuit_bytes
 from assay.engine.gradients import read_metric
-from assay.errors import DataError, OptionError
+from assay.errors import DataError, InterventionError, OptionError
 from assay.model import Model
 
 Choice = Literal["top", "greedy"]
@@ -41,15 +43,16 @@ def run_circuits(
     All circuits share the clean and the counterfactual run, and run side by side.
 
     Args:
-        circuits: (C, E) bool, the edges that are kept.
+        circuits: (C, E) bool, the edges that are kept; (E,) for a single one.
         ablation: what absent edges carry: what is written on the corrupted prompt (``patch``), ``zero``, or a ``mean``
             over reference prompts.
         options: as in `assay.circuits.edges.edge_scores`; ``ungrouped`` is the graph's.
 
     Raises:
         OptionError: circuits of another graph; otherwise as `assay.measure`.
+        InterventionError: a circuit whose metric is not finite.
     """
-    kept = np.asarray(circuits, bool)
+    kept = np.atleast_2d(np.asarray(circuits, bool))
     options["ungrouped"] = graph.ungrouped
     with studied(model, pairs, "circuit", order=0, ablation=ablation, **options) as study:
         if study.graph != graph or kept.ndim != 2 or kept.shape[1] != graph.n_edges:
@@ -88,13 +91,14 @@ def run_neuron_circuits(
             f"{sources.shape[1:]} and {neurons.shape[1:]}."
         )
     whole = sources.copy()
-    whole[:, [name.startswith("m") for name in graph.source_names]] = True
+    whole[:, graph.are_mlps] = True
     options["ungrouped"] = False
     with studied(model, pairs, "circuit", order=0, neurons=True, ablation=ablation, **options) as study:
         return _run(study, graph.nodes(whole), neurons)
 
 
 def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValues:
+    """Of neurons, the edges of all MLPs are among those that are kept."""
     values = np.zeros((study.n, len(kept)))
     full, empty = np.zeros(study.n), np.zeros(study.n)
     for number, contrast in enumerate(study.contrasts()):
@@ -106,7 +110,19 @@ def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValu
         np.add.at(values, at, found.T.double().cpu().numpy())
         np.add.at(full, at, clean.double().cpu().numpy())
         np.add.at(empty, at, nothing.double().cpu().numpy())
+    _require_finite(np.column_stack([full, empty, values]), kept)
     return CircuitValues(values, full, empty)
+
+
+def _require_finite(values: NDArray[np.float64], kept: Flags) -> None:
+    if np.isfinite(values).all():
+        return
+    example, which = np.argwhere(~np.isfinite(values))[0].tolist()
+    names = ["the model", "the empty circuit"]
+    name = names[which] if which < 2 else f"circuit {which - 2}, which keeps {kept[which - 2].sum()} edges,"
+    raise InterventionError(
+        f"The metric of {name} on example {example} is not finite: check the weights, or use --dtype float32."
+    )
 
 
 def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,8 +130,11 @@ def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | No
     graph, batch, response, device = study.graph, contrast.batch, contrast.response, study.model.device
     runner = contrast.runner()
     if contrast.ablation != "patch":  # the empty circuit's run is nobody's own: it goes last
-        kept = np.concatenate([kept, np.zeros_like(kept[:1])])
-        neurons = None if neurons is None else np.concatenate([neurons, np.zeros_like(neurons[:1])])
+        nothing = np.zeros_like(kept[:1])
+        if neurons is not None:  # MLPs stay, without their neurons: their biases are in every circuit
+            nothing = graph.nodes(graph.are_mlps[None])
+            neurons = np.concatenate([neurons, np.zeros_like(neurons[:1])])
+        kept = np.concatenate([kept, nothing])
     absent_neurons = None
     if neurons is not None:
         counterfactual = [contrast.neurons(layer) for layer in range(study.model.n_layers)]
@@ -137,7 +156,7 @@ def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | No
         return values, clean, read_metric(study.model, end, batch, study.metric)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CircuitCurve:
     """A curve, and what it was made of."""
 
@@ -151,6 +170,28 @@ class CircuitCurve:
     section 3.2): near 0 where the circuit misses nothing."""
     settings: dict[str, Any]
     """Scores, ranking, level, choice and ablation."""
+
+    def __repr__(self) -> str:
+        settings, curve = self.settings, self.curve
+        return (
+            f"CircuitCurve({settings['scores']}, {settings['ranking']}, {len(self.counts)} circuits of up to "
+            f"{self.counts[-1]} {settings['level']}, {settings['ablation']}: CPR {_with_interval(curve.cpr)}, "
+            f"CMD {_with_interval(curve.cmd)})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{size:g}</td><td>{count}</td><td>{pruned}</td><td>{_with_interval(found)}</td></tr>"
+            for size, count, pruned, found in zip(
+                self.curve.sizes, self.counts, self.pruned_counts, self.curve.faithfulness, strict=True
+            )
+        )
+        head = "".join(f"<th>{name}</th>" for name in ("size", self.settings["level"], "pruned", "faithfulness"))
+        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def _with_interval(found: Estimate) -> str:
+    return f"{found.value:.3g} [{found.lower:.3g}, {found.upper:.3g}]"
 
 
 def circuit_curve(
@@ -173,23 +214,26 @@ def circuit_curve(
         sizes: shares of the graph's edges, ascending; MIB's by default.
         absolute: rank by absolute score. MIB's CPR ranks by signed score, its CMD by absolute score.
         choice: the edges of best score, or the best of those that lead to what is reached, from the logits up.
-        completeness: also run the circuits' complements.
+        completeness: also run the circuits' complements: all edges but those of the pruned circuit.
         seed: of the bootstrap.
         ablation, options: as in `run_circuits`.
 
     Raises:
-        DataError: prompts that the scores have seen, or a full and an empty circuit within noise of each other.
-        OptionError: see `run_circuits`.
+        DataError: prompts that the scores have seen, a full and an empty circuit within noise of each other, or a
+            signed ranking where the full circuit lies below the empty one.
+        ModelError: scores of other weights.
+        OptionError: sizes that do not ascend or are no shares; otherwise as `run_circuits`.
     """
+    require_model(model, scores)
     chosen = require_unseen(model, as_pairs(pairs, model, seed), scores.pairs, chat=options.get("chat", False))
     graph, mean = scores.graph, scores.mean
-    counts = [int(size * graph.n_edges) for size in sizes]
+    counts = numbers_of(sizes, graph.n_edges)
     if choice == "greedy":
         kept = np.stack([greedy(graph, mean, n, absolute=absolute) for n in counts])
     else:
         kept = np.stack([top(mean, n, absolute=absolute) for n in counts])
     pruned = np.stack([graph.pruned(circuit) for circuit in kept])
-    runs = np.concatenate([pruned, ~kept]) if completeness else pruned
+    runs = np.concatenate([pruned, ~pruned]) if completeness else pruned
     found = run_circuits(model, chosen, graph, runs, ablation=ablation, **options)
     settings = {
         "scores": scores.method,
@@ -212,21 +256,23 @@ def curve_of(
 ) -> CircuitCurve:
     """A curve of the first circuits that were run; what was run after them are their complements."""
     n = len(counts)
+    if settings["ranking"] == "signed":
+        found.require_rise()
     circuits = CircuitValues(found.values[:, :n], found.full, found.empty)
     complement = CircuitValues(found.values[:, n:], found.full, found.empty) if found.values.shape[1] > n else None
     return CircuitCurve(Curve(sizes, circuits, seed=seed), counts, pruned_counts, complement, settings)
 
 
 def already_seen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, *, chat: bool) -> list[bool]:
-    """Which of the pairs are known to be among those that scores were made on.
+    """Which of the pairs are known to be among those that scores were made on, as they are or swapped.
 
     Args:
         chat: scores keep the prompts as they were in the model's chat template.
     """
-    known = {(pair.clean, pair.corrupted) for pair in seen or ()}
+    known = {prompts_of(pair) for pair in seen or ()}
     rendered = as_chat(model, pairs) if chat else pairs
     return [
-        not known.isdisjoint({(pair.clean, pair.corrupted), (as_run.clean, as_run.corrupted)})
+        not known.isdisjoint({prompts_of(pair), prompts_of(as_run)})
         for pair, as_run in zip(pairs, rendered, strict=True)
     ]
 
@@ -240,8 +286,9 @@ def require_unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, *
     again = [pair for pair, known in zip(pairs, already_seen(model, pairs, seen, chat=chat), strict=True) if known]
     if again:
         raise DataError(
-            f"{len(again)} of {len(pairs)} prompt pairs were used for the scores, the first is {again[0].id!r}. A "
-            "circuit is to be evaluated on prompts that did not choose it: use another seed, or other rows of the file."
+            f"{len(again)} of {len(pairs)} prompt pairs were used for the scores (as they are, or with clean and "
+            f"corrupted swapped), the first is {again[0].id!r}. A circuit is to be evaluated on "
+            "prompts that did not choose it: use another seed, or other rows of the file."
         )
     return pairs
 
@@ -264,9 +311,13 @@ def smallest_circuit(
     Args:
         target: wanted faithfulness, such as 0.85.
 
+    Returns:
+        (E,) bool, the edges that are kept, and what faithfulness they reach on the pairs: at least ``target``.
+
     Raises:
         DataError: not even the whole graph reaches it; otherwise as `circuit_curve`.
     """
+    require_model(model, scores)
     chosen = require_unseen(model, as_pairs(pairs, model, 0), scores.pairs, chat=options.get("chat", False))
     graph, order = scores.graph, ranked(scores.mean, absolute=absolute)
     below, enough = 0, graph.n_edges
@@ -277,7 +328,10 @@ def smallest_circuit(
         for row, n in enumerate(grid):
             kept[row, order[:n]] = True
         pruned = np.stack([graph.pruned(circuit) for circuit in kept])
-        reached = run_circuits(model, chosen, graph, pruned, ablation=ablation, **options).faithfulness()
+        found = run_circuits(model, chosen, graph, pruned, ablation=ablation, **options)
+        if not absolute:
+            found.require_rise()
+        reached = found.faithfulness()
         passing = np.flatnonzero(reached >= target)
         if not len(passing):
             if best is None:

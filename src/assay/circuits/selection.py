@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from assay.circuits.graph import Flags, Graph
 from assay.errors import OptionError
+
+
+def number_of(share: float, n: int) -> int:
+    """How many a share of n is: rounded down, as in MIB, but never by a float's last digit, and at least 1."""
+    return max(1, int(share * n + 1e-9 * n))
+
+
+def numbers_of(sizes: Sequence[float], n: int) -> list[int]:
+    """How many each share of n is.
+
+    Raises:
+        OptionError: sizes that do not ascend, or one that is no share.
+    """
+    if not len(sizes) or any(later <= earlier for earlier, later in pairwise(sizes)):
+        raise OptionError(f"Sizes of circuits must ascend, not {', '.join(f'{size:g}' for size in sizes) or 'none'}.")
+    for size in sizes:
+        if not 0 < size <= 1:
+            raise OptionError(f"A size is a share of what was scored, above 0 and at most 1, not {size:g}.")
+    return [number_of(size, n) for size in sizes]
 
 
 def ranked(scores: ArrayLike, *, absolute: bool) -> NDArray[np.int64]:

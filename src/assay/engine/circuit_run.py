@@ -1,9 +1,9 @@
 """Runs of the model in which only some edges carry what they carry, and the absent ones a counterfactual.
 
-Every reader (the q, k, v of a head, an MLP, the logits) reads the clean run's residual stream plus, for each *absent*
-edge, what its source writes in the counterfactual run less what it writes in this one. So kept edges carry what is
-computed anew inside the circuit (Mueller et al., arXiv 2504.13151, section 3.2; Hanna et al., arXiv 2403.17806).
-The sum over all sources that have written is one product of a table of absent edges with a table of differences.
+Every reader (the q, k, v of a head, an MLP, the logits) reads, for each *absent* edge, what its source writes in the
+counterfactual run and, for each other, what its source writes in this one. So kept edges carry what is computed anew
+inside the circuit (Mueller et al., arXiv 2504.13151, section 3.2; Hanna et al., arXiv 2403.17806). How that is summed
+is `assay.engine.circuit_streams`.
 
 Axes: C circuits, R rows, N = C R lanes (circuit by circuit), S sources, U readers of a layer, t positions, M d_model.
 """
@@ -13,18 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from assay.data.metrics import Metric
 from assay.engine.batches import Batch
-from assay.engine.contributions import count_sources, head_contributions, sources_of
+from assay.engine.circuit_streams import Graphed, Streams, SumOfKept, WithDifferences
+from assay.engine.contributions import attention_bias, count_sources, head_contributions, sources_of
 from assay.engine.cost import CostMeter
 from assay.engine.destinations import Readers, ReadersTap, count_readers, reading
 from assay.engine.gradients import read_metric
 from assay.engine.proofs import require_same_end
-from assay.errors import InterventionError
+from assay.errors import InterventionError, OptionError
 from assay.model import Model
 from assay.model.recording import Recording, site_hook
 
@@ -68,6 +70,7 @@ class CircuitRunner:
         base: recording of the clean prompts.
         counterfactual: (S, R, t, M) what every source writes in the counterfactual run, from ``start`` on.
         start: first position at which the two runs differ.
+        streams: how a reader's sources are summed.
         ungrouped: keys and values for every query head.
     """
 
@@ -81,10 +84,11 @@ class CircuitRunner:
         start: int,
         cost: CostMeter,
         *,
+        streams: type[WithDifferences] | type[SumOfKept] = WithDifferences,
         ungrouped: bool = False,
     ) -> None:
         self.model, self.batch, self.metric, self.base, self.cost = model, batch, metric, base, cost
-        self.counterfactual, self.start = counterfactual, start
+        self.counterfactual, self.start, self.streams = counterfactual, start, streams
         self.readers = [Readers(model, layer, base, start, ungrouped=ungrouped) for layer in range(model.n_layers)]
 
     @torch.no_grad()
@@ -98,7 +102,13 @@ class CircuitRunner:
         return values.view(circuits, -1)
 
     def shares(self, absent: Absent) -> Tensor:
-        """(C, R) metric with its graph, where ``absent`` has the share of each edge that is counterfactual."""
+        """(C, R) metric with its graph, where ``absent`` has the share of each edge that is counterfactual.
+
+        Raises:
+            OptionError: the counterfactual is no run of the model.
+        """
+        if self.streams is not WithDifferences:
+            raise OptionError("Shares of edges are between two runs of the model: use patch ablation.")
         rows = torch.arange(self.batch.rows, device=self.model.device).repeat(absent.circuits)
         with self.model.frozen(), torch.enable_grad():
             final = self._final_stream(absent, None, rows, gradients=True)
@@ -126,15 +136,16 @@ class CircuitRunner:
         """(N, t, M) that the logits read."""
         model, circuits = self.model, absent.circuits
         hidden = self.base.residuals[0][:, self.start :].repeat(circuits, 1, 1)
-        differences = (_GraphedDifferences if gradients else _Differences)(self.counterfactual, circuits)
-        differences.set(slice(0, 1), hidden.unsqueeze(0))
+        kind = Graphed if gradients else self.streams
+        streams = kind(self.counterfactual, circuits)
+        streams.set(slice(0, 1), hidden.unsqueeze(0))
         with reading(model, self.readers, rows, gradients=gradients) as tap:
             for layer in range(model.n_layers):
                 with ExitStack() as hooks:
                     if neurons is not None:
                         hooks.enter_context(self._patching(neurons, layer, hidden))
-                    hidden = self._run_layer(layer, hidden, rows, absent, differences, tap)
-        return (hidden + differences.absent(absent.logits.unsqueeze(1))[0]).to(hidden.dtype)
+                    hidden = self._run_layer(layer, hidden, rows, absent, streams, tap)
+        return streams.read(absent.logits.unsqueeze(1), hidden)[0]
 
     @contextmanager
     def _patching(self, neurons: AbsentNeurons, layer: int, hidden: Tensor) -> Iterator[None]:
@@ -154,33 +165,30 @@ class CircuitRunner:
             raise InterventionError(f"The neurons of layer {layer} were met {len(met)} times in a circuit, not once.")
 
     def _run_layer(
-        self, layer: int, hidden: Tensor, rows: Tensor, absent: Absent, differences: _Differences, tap: ReadersTap
+        self, layer: int, hidden: Tensor, rows: Tensor, absent: Absent, streams: Streams, tap: ReadersTap
     ) -> Tensor:
         model, readers = self.model, self.readers[layer]
         multiplier = model.residual_multiplier
         heads, mlp = sources_of(model, layer)
         shape = hidden.shape[:2]
-        inputs = (hidden + differences.absent(absent.readers[layer])).to(hidden.dtype)
+        inputs = streams.read(absent.readers[layer], hidden)
         q, k, v = readers.read(inputs, rows)
         del inputs
+        of_mlp = absent.mlps[layer].unsqueeze(1)
         added: dict[str, Tensor] = {}
 
         def after_attention(value: Tensor) -> Tensor:
             assert tap.heads is not None
             added["attention"] = value
-            differences.set(heads, head_contributions(model, layer, tap.heads))
-            if model.is_parallel:
-                return value
-            change = differences.absent(absent.mlps[layer].unsqueeze(1))[0]
-            return (value + change / multiplier).to(value.dtype)
+            streams.set(heads, head_contributions(model, layer, tap.heads))
+            streams.add_bias(partial(attention_bias, model, layer, tap.heads))
+            return value if model.is_parallel else streams.for_mlp(of_mlp, hidden, value, multiplier)
 
         def after_mlp(value: Tensor) -> Tensor:
             added["mlps"] = value
             return value
 
-        read_by_mlp = hidden
-        if model.is_parallel:
-            read_by_mlp = (hidden + differences.absent(absent.mlps[layer].unsqueeze(1))[0]).to(hidden.dtype)
+        read_by_mlp = streams.read(of_mlp, hidden)[0] if model.is_parallel else streams.before_mlp(hidden)
         tap.given = None
         if readers.groups > 1:
             tap.given = readers.attended(tap, q, k, v, hidden, rows)
@@ -193,54 +201,8 @@ class CircuitRunner:
         self.cost.forward(*shape)
         if set(added) != {"attention", "mlps"}:
             raise InterventionError(f"Attention or MLP of layer {layer} did not run in a circuit.")
-        differences.set(slice(mlp, mlp + 1), added["mlps"].unsqueeze(0) * multiplier)
+        streams.set(slice(mlp, mlp + 1), added["mlps"].unsqueeze(0) * multiplier)
         return hidden + (added["attention"] + added["mlps"]) * multiplier
-
-
-class _Differences:
-    """Counterfactual less current of every source that has written, (C, S, R t M), filled as the run goes on."""
-
-    def __init__(self, counterfactual: Tensor, circuits: int) -> None:
-        self.counterfactual, self.circuits = counterfactual, circuits
-        self.sources, self.rows, self.positions, self.width = counterfactual.shape
-        self._begin()
-
-    def _begin(self) -> None:
-        like = self.counterfactual
-        self.table = torch.empty(self.circuits, self.sources, like[0].numel(), dtype=like.dtype, device=like.device)
-
-    def set(self, sources: slice, current: Tensor) -> None:
-        """Args: current: (sources, N, t, M)."""
-        current = current.view(-1, self.circuits, *self.counterfactual.shape[1:]).transpose(0, 1)
-        self._keep(sources, (self.counterfactual[sources] - current).flatten(2))
-
-    def _keep(self, sources: slice, difference: Tensor) -> None:
-        self.table[:, sources] = difference
-
-    def _summed(self, edges_CUs: Tensor) -> Tensor:
-        return torch.matmul(edges_CUs.to(self.table.dtype), self.table[:, : edges_CUs.shape[2]])
-
-    def absent(self, edges_CUs: Tensor) -> Tensor:
-        """(U, N, t, M): summed over each reader's absent edges, from the s sources that come first."""
-        circuits, readers, _ = edges_CUs.shape
-        summed = self._summed(edges_CUs)
-        shape = (circuits, readers, self.rows, self.positions, self.width)
-        return summed.view(shape).transpose(0, 1).flatten(1, 2)
-
-
-class _GraphedDifferences(_Differences):
-    """The same for autograd, which allows no table that is filled in place."""
-
-    def _begin(self) -> None:
-        self.parts: list[tuple[slice, Tensor]] = []
-
-    def _keep(self, sources: slice, difference: Tensor) -> None:
-        self.parts.append((sources, difference))
-
-    def _summed(self, edges_CUs: Tensor) -> Tensor:
-        edges = edges_CUs.to(self.counterfactual.dtype)
-        read = [(sources, part) for sources, part in self.parts if sources.stop <= edges.shape[2]]
-        return torch.stack([torch.matmul(edges[:, :, sources], part) for sources, part in read]).sum(0)
 
 
 def circuit_bytes(model: Model, positions: int, *, ungrouped: bool = False) -> int:

@@ -8,6 +8,7 @@ Axes: N lanes, t positions, H heads, D head width, M d_model, S sources.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -48,6 +49,24 @@ def head_contributions(model: Model, layer: int, z_NtHD: Tensor) -> Tensor:
         # Not called as a module: whoever runs a circuit has a hook on this one.
         parts = frozen_norm(found.attention_contribution.forward, full)(parts)
     return parts * model.residual_multiplier
+
+
+def attention_bias(model: Model, layer: int, z_NtHD: Tensor) -> Tensor | None:
+    """(M,) or (N, t, M): what attention adds beside its heads; None where that is nothing."""
+    found = model.layers[layer]
+    _, bias = linear_map(found.output_projection, model.n_heads * model.d_head, z_NtHD)
+    if not found.has_attention_post_norm:
+        return (
+            None
+            if bias is None
+            else bias.to(torch.promote_types(bias.dtype, torch.float32)) * model.residual_multiplier
+        )
+    norm: Callable[[Tensor], Tensor] = found.attention_contribution.forward
+    full = found.output_projection(z_NtHD.flatten(2))
+    own = norm(torch.zeros_like(full[:1, :1]))[0, 0]
+    if bias is None:
+        return own * model.residual_multiplier if own.any() else None
+    return (frozen_norm(norm, full)(bias.expand_as(full)) + own) * model.residual_multiplier
 
 
 @torch.no_grad()

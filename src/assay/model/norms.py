@@ -12,7 +12,8 @@ def frozen_norm(norm: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor
     """The map d -> w * d / s, with s the norm's factor at ``x`` and w its weights (1 + weight in Gemma's).
 
     Layer norms take the mean off d first. Read off the norm's own answers, so it serves every class of norm:
-    a probe of mean 0 and mean square 1 gives the weights and the kind, and the answer at ``x`` the factor.
+    a probe of mean 0 and mean square 1 gives the weights and the kind, and the answer at ``x`` the factor. Where there
+    is nothing to read it off (``x`` is zero, or constant under a layer norm, or all weights are zero) the map gives 0.
 
     Args:
         x: (..., M) where the norm is frozen.
@@ -34,7 +35,11 @@ def frozen_norm(norm: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor
         return d - d.mean(-1, keepdim=True) if takes_mean else d
 
     unscaled = weight * centred(x)
-    inverse_factor = (answer * unscaled).sum(-1, keepdim=True) / unscaled.square().sum(-1, keepdim=True)
+    size = unscaled.abs().amax(-1, keepdim=True)
+    size = torch.where(size == 0, 1.0, size)  # squares of what is tiny would be 0
+    unscaled = unscaled / size
+    square = unscaled.square().sum(-1, keepdim=True)
+    inverse_factor = (answer * unscaled).sum(-1, keepdim=True) / torch.where(square == 0, 1.0, square) / size
     return lambda d: weight * centred(d) * inverse_factor
 
 

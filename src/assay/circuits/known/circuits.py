@@ -36,6 +36,8 @@ class KnownCircuit:
     description: str
     model: Model
     pairs: PromptPairs
+    """The model prefers the answer on the clean prompt, so an edge whose patch hurts has a score above 0. What works
+    against the answer, such as half of a pair that cancels, has one below 0: rank by absolute score to find it too."""
     edges: tuple[str, ...]
 
     @property
