@@ -11,8 +11,9 @@ import pytest
 from assay.circuits import EdgeScores, FoundCircuit, circuit_curve, edge_scores, find_circuit, read_mib, write_mib
 from assay.circuits.finding import split_pairs
 from assay.circuits.graph import Graph
+from assay.circuits.naming import nodes_of
 from assay.errors import DataError, OptionError, StoreError
-from assay.report.circuit_drawing import edges_of, nodes_of, to_dot, to_svg
+from assay.report.circuit_drawing import edges_of, to_dot, to_svg
 from circuits.prompts import told_apart
 from conftest import random_pairs, wrapped
 

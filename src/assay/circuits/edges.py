@@ -10,12 +10,13 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
-from assay.circuits.contrast import Ablation, Study, studied
+from assay.circuits.contrast import Ablation, Contrast, Study, studied
 from assay.circuits.folder import edge_frames, edges_of_files, files_of_edges
 from assay.circuits.graph import Graph
 from assay.circuits.method import EdgeMethod
 from assay.circuits.registry import edge_method
 from assay.circuits.selection import ranked
+from assay.circuits.work import Work
 from assay.data.encoding import Align
 from assay.data.metrics import Metric
 from assay.data.pairs import PromptPairs
@@ -109,6 +110,8 @@ class EdgeOptions(TypedDict, total=False):
     align: Align
     chat: bool
     force: bool
+    work: Work | None
+    """Keeps and tells what is done."""
 
 
 def edge_scores(
@@ -143,11 +146,26 @@ def edge_scores(
     order = 2 if chosen.second_order else int(chosen.gradients)
     with studied(model, pairs, chosen.name, order=order, ablation=ablation, **options) as study:
         values = np.zeros((study.n, study.graph.n_edges))
-        with study.cost.stage(chosen.name):
+        sweeps = chosen.sweeps(study.graph)
+        with study.work.progress(study.rows * sweeps, "(prompt, pass) pairs"):
+            done = 0
             for contrast in study.contrasts():
-                found = chosen.compute(contrast).double().cpu().numpy()
-                np.add.at(values, contrast.examples, found)
+                np.add.at(values, contrast.examples, _of_rows(chosen, contrast))
+                done += contrast.batch.rows
+                study.work.reach(done * sweeps)
     return _scores_of(study, chosen, values)
+
+
+def _of_rows(method: EdgeMethod, contrast: Contrast) -> np.ndarray:
+    """(R, E)"""
+
+    def compute() -> np.ndarray:
+        values: np.ndarray = method.compute(contrast).double().cpu().numpy()
+        return values
+
+    if method.keeps:
+        return compute()
+    return contrast.piece(f"scores {method.parameters}", method.name, compute)
 
 
 def require_floats(method: EdgeMethod, itemsize: int) -> None:

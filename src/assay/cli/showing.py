@@ -17,7 +17,7 @@ from assay.errors import OptionError
 from assay.interactions.folder import KIND as SELF_REPAIR
 from assay.interactions.folder import load_self_repair
 from assay.report import print_finished, response
-from assay.report.circuit import circuit_as_json, print_circuit
+from assay.report.circuit_terminal import circuit_as_json, print_circuit
 from assay.report.comparison import print_comparison, print_setting, read_comparison
 from assay.report.explanations import print_explanations
 from assay.report.self_repair import as_json as self_repair_as_json
