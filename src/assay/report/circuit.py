@@ -133,9 +133,10 @@ def label_sentence(found: FoundCircuit) -> str:
 
 def meaning_of_faithfulness(found: FoundCircuit) -> str:
     carried = CARRIED[found.setting.get("ablation", "patch")]
+    path = " Path: edges on a path from the input to the logits, which are what is run." if _prunes(found) else ""
     return (
         f"f = (circuit − empty) / (model − empty), of means over prompts, never clipped. Outside the circuit every "
-        f"{ONE[found.level]} {carried}. Size: share of what was scored; sizes that hold nothing are left out."
+        f"{ONE[found.level]} {carried}. Size: share of what was scored; sizes that hold nothing are left out.{path}"
     )
 
 
@@ -193,7 +194,7 @@ def next_step(found: FoundCircuit, folder: str = "FOLDER") -> str:
 def curve_columns(found: FoundCircuit) -> list[str]:
     columns = ["size", ITEMS[found.level]]
     if _prunes(found):
-        columns += ["on a path", "f, by score", "on a path", "f, by |score|"]
+        columns += ["path", "f, by score", "path", "f, by |score|"]
     else:
         columns += ["f, by score", "f, by |score|"]
     return (
@@ -264,7 +265,7 @@ def interval(estimate: Estimate) -> str:
 def short(estimate: Estimate) -> str:
     """With two decimals, for a column."""
     value, lower, upper = (f"{round(number, 2) + 0.0:.2f}" for number in estimate)
-    return value if np.isnan(estimate.lower) else f"{value} [{lower}, {upper}]"
+    return value if np.isnan(estimate.lower) else f"{value} [{lower} {upper}]"
 
 
 def plus_minus(values: np.ndarray) -> str:

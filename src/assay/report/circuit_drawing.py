@@ -17,8 +17,9 @@ from assay.circuits.naming import neurons_of, nodes_of
 
 COLOURS = {"q": "#1b7837", "k": "#b35806", "v": "#762a83", "": "#667085"}
 """Of edges into queries, keys, values, and into MLPs and the logits."""
-MOST_EDGES = 400
+MOST_EDGES = 120
 """Drawn on the page: more cannot be told apart. DOT has all."""
+WIDEST_BESIDE = 700
 ACROSS, UP, WIDE, HIGH = 92, 58, 66, 26
 ASIDE = tuple(sign * 0.5 * ACROSS * step for step in range(9) for sign in ((1, -1) if step else (1,)))
 """How far a line may bend to one side."""
@@ -61,6 +62,20 @@ def edges_of(found: FoundCircuit) -> list[Drawn]:
     return drawn
 
 
+def drawn_nodes(found: FoundCircuit) -> list[str]:
+    """All nodes of the circuit or, of very many edges, those that the strongest touch."""
+    nodes, edges = nodes_of(found), edges_of(found)
+    if len(edges) <= MOST_EDGES:
+        return nodes
+    touched = {name for edge in edges[:MOST_EDGES] for name in (edge.source, edge.target)}
+    return [name for name in nodes if name in touched]
+
+
+def is_wide(found: FoundCircuit) -> bool:
+    """Whether the drawing needs the whole width of the page."""
+    return _places(drawn_nodes(found))[1] > WIDEST_BESIDE
+
+
 def caption(found: FoundCircuit) -> str:
     """What is drawn, and what may be said of it."""
     if not isinstance(found.scores, EdgeScores):
@@ -70,7 +85,9 @@ def caption(found: FoundCircuit) -> str:
             f"Scores: {found.label}."
         )
     lines, edges = len(edges_of(found)), int(found.kept.sum())
-    more = f" The {MOST_EDGES} strongest lines are drawn here; circuit.dot has all." if lines > MOST_EDGES else ""
+    more = ""
+    if lines > MOST_EDGES:
+        more = f" Drawn here: the {MOST_EDGES} strongest lines and the nodes that they touch; circuit.dot has all."
     shared = ""
     if lines > edges:
         shared = (
@@ -86,12 +103,13 @@ def caption(found: FoundCircuit) -> str:
 
 def to_svg(found: FoundCircuit) -> str:
     """The drawing as an SVG element; it has a title for every line and node."""
-    places, width, height = _places(nodes_of(found))
+    places, width, height = _places(drawn_nodes(found))
+    least, most = min(width, int(0.75 * width) + 60), int(1.5 * width)
     middles = np.array(list(places.values()))
     neurons = neurons_of(found)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'style="width: 100%; min-width: {min(width, 0.75 * width + 60):.0f}px; max-width: {1.5 * width:.0f}px" '
+        f'style="display: block; margin: 0 auto; width: 100%; min-width: {least}px; max-width: {most}px" '
         'font-family="system-ui, sans-serif" font-size="14" role="img">',
         f"<title>{escape(caption(found))}</title>",
         "<defs>",
@@ -104,7 +122,7 @@ def to_svg(found: FoundCircuit) -> str:
         "</defs>",
     ]
     for edge in reversed(edges_of(found)[:MOST_EDGES]):
-        line = _route(places[edge.source], places[edge.target], middles)
+        line = _route(places[edge.source], places[edge.target], middles, width)
         (x0, y0), (x1, y1), (x2, y2), (x3, y3) = line
         dash = ' stroke-dasharray="5 4"' if edge.score < 0 else ""
         parts.append(
@@ -123,7 +141,7 @@ def to_svg(found: FoundCircuit) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
-def _route(source: Place, target: Place, middles: np.ndarray) -> np.ndarray:
+def _route(source: Place, target: Place, middles: np.ndarray, width: int) -> np.ndarray:
     """(4, 2) a Bezier curve from above one node to below another that crosses the fewest others, and bends least."""
     (x0, y0), (x1, y1) = (source[0], source[1] - HIGH / 2), (target[0], target[1] + HIGH / 2 + 1)
     bend = 0.4 * (y0 - y1)
@@ -131,9 +149,9 @@ def _route(source: Place, target: Place, middles: np.ndarray) -> np.ndarray:
     best: tuple[float, np.ndarray] | None = None
     for aside in ASIDE:
         curve = np.array([(x0, y0), (x0 + aside, y0 - bend), (x1 + aside, y1 + bend), (x1, y1)])
-        if best is not None and (best[0] == 0 or curve[1:3, 0].min() < 0):
-            continue
         points = BEZIER @ curve
+        if best is not None and (best[0] == 0 or points[:, 0].min() < 4 or points[:, 0].max() > width - 4):
+            continue
         inside = np.abs(points[:, None] - others[None]) < (WIDE / 2 + 2, HIGH / 2 + 2)
         crossed = float(inside.all(2).any(0).sum())
         if best is None or crossed < best[0]:

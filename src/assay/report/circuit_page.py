@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from assay.circuits.found import FoundCircuit
 from assay.report import circuit as words
-from assay.report.circuit_drawing import caption, to_svg
+from assay.report.circuit_drawing import caption, is_wide, to_svg
 from assay.report.figures import INK_SOFT, NEGATIVE, POSITIVE, styled
 from assay.report.html import make_environment
 
@@ -47,6 +47,7 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
             curve_rows=words.curve_rows(found),
             drawing=Markup(to_svg(found)),
             caption=caption(found),
+            wide=is_wide(found),
             score_columns=words.score_columns(found),
             score_rows=words.score_rows(found, SCORES_SHOWN),
             plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
@@ -69,7 +70,7 @@ def _curve(found: FoundCircuit) -> go.Figure:
     """Faithfulness over size by both rankings and of random circuits, with intervals; on either axis."""
     figure = go.Figure()
     shown = [i for i, count in enumerate(found.signed.counts) if count]
-    drawn = [("by score (CPR)", found.signed, POSITIVE), ("by absolute score (CMD)", found.absolute, NEGATIVE)]
+    drawn = [("by score (CPR)", found.signed, POSITIVE), ("by |score| (CMD)", found.absolute, NEGATIVE)]
     if found.random is not None:
         drawn.append(("random", found.random, INK_SOFT))
     sizes = [found.signed.curve.sizes[i] for i in shown]
@@ -100,9 +101,9 @@ def _curve(found: FoundCircuit) -> go.Figure:
     styled(figure, height=430)
     return figure.update_layout(
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-        margin={"t": 70},
+        margin={"t": 40, "b": 90},
         updatemenus=[
-            {"type": "buttons", "direction": "right", "buttons": buttons, "x": 1, "xanchor": "right", "y": 1.22,
+            {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0.5, "xanchor": "center", "y": -0.2,
              "yanchor": "top", "pad": {"r": 0, "t": 0}, "font": {"size": 11, "color": "#344054"}}
         ],
     )  # fmt: skip
