@@ -183,6 +183,8 @@ def _scores_of(study: Study, method: EdgeMethod, values: np.ndarray) -> EdgeScor
     settled = study.prepared
     configuration = {**settled.configuration, **method.parameters, "graph": asdict(study.graph)}
     configuration["ablation"] = study.ablation
+    configuration["sites"] = "edges"
+    del configuration["direction"]  # what an edge carries instead is the ablation's to say
     return EdgeScores(
         study.graph, values, settled.pairs, method.name, study.metric.name,
         study.metric.unit if method.has_unit else "none", method.exact, method.estimates_effect, configuration,
