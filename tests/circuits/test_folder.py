@@ -28,8 +28,9 @@ from assay.circuits import (
 from assay.circuits.checks import shared_prompts
 from assay.circuits.finding import split_pairs
 from assay.circuits.graph import Graph
+from assay.circuits.naming import nodes_of
 from assay.errors import DataError, ModelError, OptionError, StoreError
-from assay.report.circuit_drawing import edges_of, nodes_of, to_dot, to_svg
+from assay.report.circuit_drawing import edges_of, to_dot, to_svg
 from circuits.prompts import told_apart
 from conftest import random_pairs, wrapped
 

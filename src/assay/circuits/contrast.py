@@ -5,7 +5,7 @@ Axes: S sources, R rows, t positions from ``start`` on, M d_model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from assay.circuits.graph import Graph
+from assay.circuits.work import Values, Work
 from assay.data.baseline import Baseline
 from assay.data.encoding import Align
 from assay.data.metrics import Metric
@@ -49,15 +50,24 @@ class Contrast:
     Args:
         response: of clean rows, with the corrupted ones as source.
         means: gives what sources write on average, for mean ablation.
+        work: keeps and tells what is done.
+        name: of these rows, the same in every sitting.
     """
 
-    def __init__(self, response: Response, graph: Graph, ablation: Ablation, means: Means | None) -> None:
+    def __init__(
+        self, response: Response, graph: Graph, ablation: Ablation, means: Means | None, work: Work, name: str
+    ) -> None:
+        self.work, self.name = work, name
         self.response, self.graph, self.ablation, self.means = response, graph, ablation, means
         self.model, self.batch, self.metric = response.model, response.batch, response.metric
         first = response.start if ablation == "patch" else 0
         self.start = min(first, self.batch.positions - 1)
         """A pair without a difference is run at its last position."""
         self.base: Recording = response.base
+
+    def piece(self, content: str, stage: str, compute: Callable[[], Values]) -> Values:
+        """A piece of the work on these rows, from the run folder if it is there."""
+        return self.work.piece(f"{self.name}, {content}", stage, self.response.cost, compute)
 
     @property
     def examples(self) -> np.ndarray:
@@ -150,6 +160,7 @@ class Study:
     ablation: Ablation
     order: int
     """Of the derivatives that will be taken."""
+    work: Work = field(default_factory=Work)
     portions: Portions = field(default_factory=Portions)
 
     @property
@@ -168,6 +179,10 @@ class Study:
     def n(self) -> int:
         return len(self.prepared.pairs)
 
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for batch, _ in self.measured)
+
     def contrasts(self) -> Iterator[Contrast]:
         """Rows batch by batch, as many at once as fit into memory."""
         means = self._means if self.ablation == "mean" else None
@@ -181,8 +196,10 @@ class Study:
                     self.model, batch.part(rows), self.metric, self._seen, memory=self.memory, cost=self.cost
                 )
                 response.cost = self.cost
-                contrast = Contrast(response, self.graph, self.ablation, means)
-                yield contrast
+                name = (
+                    f"{self.prepared.method.name} by {self.ablation}, rows {rows.start}-{rows.stop} of batch {number}"
+                )
+                yield Contrast(response, self.graph, self.ablation, means, self.work, name)
                 response.require_same_as(plain.part(rows))
                 if recorded:
                     recorded[number] = None  # type: ignore[call-overload]  # its recordings have served
@@ -251,6 +268,7 @@ def studied(
     align: Align = "reject",
     chat: bool = False,
     force: bool = False,
+    work: Work | None = None,
 ) -> Iterator[Study]:
     """Prompts run clean and corrupted, with everything checked that `assay.measure` checks.
 
@@ -258,24 +276,32 @@ def studied(
         name: of what is done with them, for messages.
         order: of the derivatives that will be taken; 0: none.
         neurons: whether recordings must hold MLP neurons.
+        work: keeps and tells what is done; see `assay.circuits.work`.
 
     Raises:
         OptionError: an ablation that does not exist; otherwise as `assay.measure`.
     """
     if ablation not in get_args(Ablation):
         raise OptionError(f"There is no ablation {ablation!r}. {instead_of(ablation, get_args(Ablation))}")
-    method = Method(
-        name, "circuits", "", compute=_not_called, uses_gradients=order > 0, second_order=order > 1,
-        takes_model_apart=True,
-        uses_means=ablation == "mean", uses_reference=ablation == "mean",
-    )  # fmt: skip
+    method = described(name, order, ablation)
     with prepared(
         method, model, pairs, sites="neurons" if neurons else "mlps", metric=metric, direction="noise", memory=memory,
         mean=mean, reference=reference, align=align, chat=chat,
     ) as settled:  # fmt: skip
         cost = CostMeter()
         baseline, measured = settled.measure_baseline(cost, by_start=True, force=force)
-        yield Study(settled, Graph.of(model, ungrouped=ungrouped), baseline, measured, cost, ablation, order)
+        work = work or Work()
+        yield Study(settled, Graph.of(model, ungrouped=ungrouped), baseline, measured, cost, ablation, order, work)
+        work.charge(cost.summary(settled.layer_tokens))
+
+
+def described(name: str, order: int, ablation: Ablation) -> Method:
+    """What is done with a graph, as `prepared` and what is refused beforehand need to know it."""
+    return Method(
+        name, "circuits", "", compute=_not_called, uses_gradients=order > 0, second_order=order > 1,
+        takes_model_apart=True,
+        uses_means=ablation == "mean", uses_reference=ablation == "mean",
+    )  # fmt: skip
 
 
 def _not_called(*_: Any) -> Tensor:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import pandas as pd
 
-from assay.circuits.contrast import Ablation, Study, studied
+from assay.circuits.contrast import Ablation, Contrast, Study, studied
 from assay.circuits.folder import edge_frames, edges_of_files, files_of_edges
 from assay.circuits.graph import Graph
 from assay.circuits.method import EdgeMethod
 from assay.circuits.registry import edge_method
 from assay.circuits.selection import ranked
+from assay.circuits.work import Work
 from assay.data.encoding import Align
 from assay.data.metrics import Metric
 from assay.data.pairs import PromptPairs
@@ -110,6 +112,8 @@ class EdgeOptions(TypedDict, total=False):
     align: Align
     chat: bool
     force: bool
+    work: Work | None
+    """Keeps and tells what is done."""
 
 
 def edge_scores(
@@ -144,13 +148,30 @@ def edge_scores(
     order = 2 if chosen.second_order or chosen.learn else int(chosen.gradients)
     with studied(model, pairs, chosen.name, order=order, ablation=ablation, **options) as study:
         values = np.zeros((study.n, study.graph.n_edges))
-        with study.cost.stage(chosen.name):
-            if chosen.learn is not None:
-                return _scores_of(study, chosen, chosen.learn(study))
+        if chosen.learn is not None:
+            learn = partial(chosen.learn, study)
+            learned = study.work.piece(f"learned {chosen.parameters}", chosen.name, study.cost, learn)
+            return _scores_of(study, chosen, learned)
+        sweeps = chosen.sweeps(study.graph)
+        with study.work.progress(study.rows * sweeps, "(prompt, pass) pairs"):
+            done = 0
             for contrast in study.contrasts():
-                found = chosen.compute(contrast).double().cpu().numpy()
-                np.add.at(values, contrast.examples, found)
+                np.add.at(values, contrast.examples, _of_rows(chosen, contrast))
+                done += contrast.batch.rows
+                study.work.reach(done * sweeps)
     return _scores_of(study, chosen, values)
+
+
+def _of_rows(method: EdgeMethod, contrast: Contrast) -> np.ndarray:
+    """(R, E)"""
+
+    def compute() -> np.ndarray:
+        values: np.ndarray = method.compute(contrast).double().cpu().numpy()
+        return values
+
+    if method.keeps:
+        return compute()
+    return contrast.piece(f"scores {method.parameters}", method.name, compute)
 
 
 def require_floats(method: EdgeMethod, itemsize: int) -> None:
@@ -170,6 +191,8 @@ def _scores_of(study: Study, method: EdgeMethod, values: np.ndarray) -> EdgeScor
     settled = study.prepared
     configuration = {**settled.configuration, **method.parameters, "graph": asdict(study.graph)}
     configuration["ablation"] = study.ablation
+    configuration["sites"] = "edges"
+    del configuration["direction"]  # what an edge carries instead is the ablation's to say
     return EdgeScores(
         study.graph, values, settled.pairs, method.name, study.metric.name,
         study.metric.unit if method.has_unit else "none", method.exact, method.estimates_effect, configuration,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from assay.circuits.contrast import Contrast
 from assay.circuits.method import EdgeMethod
+from assay.circuits.work import Values
 from assay.engine.edge_patch import EdgePatch
 from assay.engine.gradients import read_metric
 
@@ -23,18 +26,32 @@ def exact() -> EdgeMethod:
         )  # fmt: skip
         with torch.no_grad():
             clean = read_metric(contrast.model, contrast.base.residuals[-1], contrast.batch, contrast.metric)
-        values = []
-        for layer in range(graph.n_layers):
+
+        def of_layer(layer: int) -> Values:
+            """(e, R) the metric with each edge into a layer patched; into the logits after the last."""
+            if layer == graph.n_layers:
+                return _numbers(patch.of_logits(differences))
             first = graph.first_destination(layer)
             of_readers = patch.of_readers(layer, differences[: graph.reach[first]])
             of_mlp = patch.of_mlp(layer, differences[: graph.reach[first + graph.readers]])
-            values += [of_readers.flatten(0, 1), of_mlp]
-        return (clean - torch.cat([*values, patch.of_logits(differences)])).T
+            return _numbers(torch.cat([of_readers.flatten(0, 1), of_mlp]))
+
+        values = []
+        for layer in range(graph.n_layers + 1):
+            values.append(contrast.piece(f"edges into layer {layer}", "exact", partial(of_layer, layer)))
+            contrast.work.advance(contrast.batch.rows)
+        return (clean.double().cpu() - torch.from_numpy(np.concatenate(values))).T
 
     return EdgeMethod(
-        "exact", compute, gradients=False, exact=True, ablations=("patch", "zero", "mean"),
-        description="every edge patched by itself", source="Goldowsky-Dill et al., arXiv 2304.05969",
+        "exact", compute, keeps=True, sweeps=lambda graph: graph.n_layers + 1, gradients=False, exact=True,
+        ablations=("patch", "zero", "mean"), description="every edge patched by itself",
+        source="Goldowsky-Dill et al., arXiv 2304.05969",
     )  # fmt: skip
+
+
+def _numbers(values: Tensor) -> Values:
+    found: Values = values.double().cpu().numpy()
+    return found
 
 
 def information_flow_routes() -> EdgeMethod:

@@ -91,7 +91,7 @@ def eap_ig_inputs(rule: str = "midpoint", steps: int = STEPS, rules: AnyRules = 
     compute = partial(_between_embeddings, points=quadrature(rule, steps), rules=_as_context(rules))
     return EdgeMethod(
         "eap-ig-inputs", compute, description="mean gradient over runs between the embeddings of both prompts",
-        source=_EAP_IG, **_under(rules, rule=rule, steps=steps),
+        source=_EAP_IG, sweeps=lambda _: steps, **_under(rules, rule=rule, steps=steps),
     )  # fmt: skip
 
 
@@ -117,7 +117,10 @@ def _under(rules: AnyRules, **parameters: Any) -> dict[str, Any]:
 def clean_corrupted() -> EdgeMethod:
     """Mean of the gradients at the clean and at the corrupted run."""
     ends = eap_ig_inputs("trapezoid", 2)
-    return EdgeMethod("clean-corrupted", ends.compute, description="mean of the gradients at both ends", source=_EAP_IG)
+    return EdgeMethod(
+        "clean-corrupted", ends.compute, description="mean of the gradients at both ends", source=_EAP_IG,
+        sweeps=ends.sweeps,
+    )  # fmt: skip
 
 
 def _between_embeddings(contrast: Contrast, points: Sequence[tuple[float, float]], rules: Rules) -> Tensor:
@@ -125,6 +128,7 @@ def _between_embeddings(contrast: Contrast, points: Sequence[tuple[float, float]
     products, gradients = Products(contrast), contrast.gradients(rules)
     for a, weight in points:
         gradients.of_run(partial(products.add, weight=-weight), contrast.stream(a))
+        contrast.work.advance(contrast.batch.rows)
     return products.scores
 
 
@@ -152,11 +156,13 @@ def eap_ig_activations(rule: str = "midpoint", steps: int = STEPS, *, pooled: bo
                     first = 0 if pooled else layer
                     stream = contrast.base.residuals[first][:, contrast.start :]
                     gradients.of_run(add, stream, _setting(site, layer, _between(contrast, site, layer, a)), first)
+            contrast.work.advance(contrast.batch.rows)
         return products.scores
 
     return EdgeMethod(
         "eap-ig-activations", compute, parameters={"rule": rule, "steps": steps, "pooled": pooled},
         description="mean gradient over runs with the source's block between both prompts", source=_EAP_IG,
+        sweeps=lambda graph: 1 + 2 * graph.n_layers,
     )  # fmt: skip
 
 

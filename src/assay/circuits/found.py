@@ -20,10 +20,11 @@ from assay.circuits.faithfulness import CircuitValues, Curve, Estimate
 from assay.circuits.folder import edges_of_files, files_of_edges
 from assay.circuits.graph import Flags, Graph
 from assay.circuits.runs import CircuitCurve
+from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPair, PromptPairs
 from assay.errors import AssayError, StoreError
 from assay.scores import Scores
-from assay.store import RunFiles, read_run, write_run
+from assay.store import RunFiles, RunFolder, read_run, write_run
 
 KIND = "circuit"
 RANKINGS = ("signed", "absolute")
@@ -55,6 +56,19 @@ class FoundCircuit:
     """How many distinct prompts of ``evaluated`` the scores were made on too, in other pairs; None if unknown."""
     request: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    random: CircuitCurve | None = None
+    """Circuits that random scores choose, to compare with."""
+    baseline: Baseline | None = None
+    """Of the evaluation prompts."""
+    setting: dict[str, Any] = field(default_factory=dict)
+    """Metric, ablation, and how the circuit was chosen."""
+    costs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By stage: ``ends``, ``scores``, ``curves``, ``chosen`` or ``search``."""
+
+    @property
+    def curves(self) -> dict[str, CircuitCurve]:
+        found = {"signed": self.signed, "absolute": self.absolute, "random": self.random}
+        return {name: curve for name, curve in found.items() if curve is not None}
 
     def __post_init__(self) -> None:
         require_level_of(self.level, self.scores)
@@ -82,10 +96,15 @@ class FoundCircuit:
         if isinstance(self.scores, EdgeScores):
             return self.scores.graph
         model = self.scores.provenance["model"]
-        return Graph(model["layers"], model["heads"], model["key_value_heads"])
+        shape = model["layers"], model["heads"], model["key_value_heads"]
+        return Graph(*shape, parallel=self.setting.get("parallel", False))
 
     def save(
-        self, folder: str | Path, *, overwrite: bool = False, finish: Callable[[Path], object] = lambda _: None
+        self,
+        folder: str | Path | RunFolder,
+        *,
+        overwrite: bool = False,
+        finish: Callable[[Path], object] = lambda _: None,
     ) -> Path:
         """Write a run folder.
 
@@ -106,20 +125,21 @@ class FoundCircuit:
             "seed": self.seed,
             "shared_prompts": self.shared_prompts,
             "evaluated": {"name": pairs.task, "metric": pairs.metric, "options": pairs.options},
-            "curves": {name: describe_curve(getattr(self, name)) for name in RANKINGS},
+            "curves": {name: describe_curve(curve) for name, curve in self.curves.items()},
+            "setting": self.setting,
+            "costs": self.costs,
         }
         run = {**files.run, "kind": KIND, "circuit": circuit, "label": self.label, "request": self.request}
         run["provenance"] = {**files.run["provenance"], **self.provenance}
         tensors = dict(files.tensors)
         for name, values in (
-            *((name, getattr(self, name).curve.circuits) for name in RANKINGS),
+            *((name, curve.curve.circuits) for name, curve in self.curves.items()),
+            *((f"{name}.complement", curve.complement) for name, curve in self.curves.items() if curve.complement),
             ("chosen", self.values),
         ):
             tensors |= {f"circuit.{name}.{part}": getattr(values, part) for part in _VALUES}
-        for name in RANKINGS:
-            complement = getattr(self, name).complement
-            if complement is not None:
-                tensors[f"circuit.{name}.complement"] = complement.values
+        if self.baseline is not None:
+            tensors |= {f"circuit.baseline.{name}": array for name, array in vars(self.baseline).items()}
         tensors["circuit.kept"] = self.kept.astype(np.uint8)
         components = files.components if edges else files.components.assign(label=self.label)
 
@@ -128,7 +148,10 @@ class FoundCircuit:
             (scratch / "evaluation.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
             finish(scratch)
 
-        return write_run(folder, RunFiles(run, files.scores, components, files.prompts, tensors), overwrite, further)
+        written = RunFiles(run, files.scores, components, files.prompts, tensors)
+        if isinstance(folder, RunFolder):
+            return folder.write(written, further)
+        return write_run(folder, written, overwrite, further)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -158,23 +181,26 @@ class FoundCircuit:
         task = circuit["evaluated"]
         read = tuple(PromptPair(**json.loads(line)) for line in lines if line)
 
-        def values(name: str, first: str = "values") -> CircuitValues:
-            found = CircuitValues(*(tensors[f"circuit.{name}.{part}"] for part in (first, *_VALUES[1:])))
+        def values(name: str) -> CircuitValues:
+            found = CircuitValues(*(tensors[f"circuit.{name}.{part}"] for part in _VALUES))
             if found.values.ndim != 2 or not len(found.values) == len(found.full) == len(found.empty) == len(read):
                 raise ValueError(f"the values of circuits ({name}) are not one for each prompt")
             return found
 
         curves = {}
-        for name in RANKINGS:
-            kept = circuit["curves"][name]
+        for name, kept in circuit["curves"].items():
+            beside = f"{name}.complement"
+            complement = values(beside) if f"circuit.{beside}.values" in tensors else None
             curve = Curve(kept["sizes"], values(name), seed=circuit["seed"])
-            complement = values(name, "complement") if f"circuit.{name}.complement" in tensors else None
             curves[name] = CircuitCurve(curve, kept["counts"], kept["pruned_counts"], complement, kept["settings"])
+        prefix = "circuit.baseline."
+        baseline = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
         return cls(
             circuit["level"], scores, PromptPairs(read, task["name"], task["metric"], task["options"]),
             curves["signed"], curves["absolute"], tensors["circuit.kept"].astype(bool), values("chosen"),
             circuit["size"], circuit["faithfulness"], circuit["seed"], circuit.get("shared_prompts"),
-            files.run["request"], files.run["provenance"],
+            files.run["request"], files.run["provenance"], curves.get("random"),
+            Baseline(**baseline) if baseline else None, circuit.get("setting", {}), circuit.get("costs", {}),
         )  # fmt: skip
 
 

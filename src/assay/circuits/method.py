@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from assay.circuits.contrast import Ablation, Contrast, Study
+from assay.circuits.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class EdgeMethod:
     """Takes second derivatives, so half precision is refused."""
     description: str = ""
     source: str = ""
+    sweeps: Callable[[Graph], int] = lambda _: 1
+    """How many parts of about equal work ``compute`` tells `Work.advance` of, for each row."""
+    keeps: bool = False
+    """It keeps its pieces by itself, since all of them together may take hours."""
     clean_only: bool = False
     """Looks at the clean run alone, at all its positions."""
     learn: Callable[[Study], np.ndarray] | None = None

@@ -93,14 +93,14 @@ def scored_items(model: Model, scores: Scores | NDArray[np.float64]) -> int:
     Raises:
         OptionError: neurons and MLPs at once; otherwise as `node_scores`.
     """
-    return int((~np.isnan(_items(model, scores))).sum())
+    return int((~np.isnan(item_scores(model, scores))).sum())
 
 
 def best_items(
     model: Model, scores: Scores | NDArray[np.float64], counts: Sequence[int], *, absolute: bool
 ) -> tuple[Flags, Flags | None]:
     """(C, S) sources and, where neurons were scored, (C, layers, F) neurons: so many of the best, and all unscored."""
-    items = _items(model, scores)
+    items = item_scores(model, scores)
     scored = ~np.isnan(items)
     kept = np.ones((len(counts), len(items)), bool)
     for row, n in enumerate(counts):
@@ -127,7 +127,7 @@ def run_items(
     return run_circuits(model, pairs, graph, graph.nodes(sources), ablation=ablation, **options)
 
 
-def _items(model: Model, scores: Scores | NDArray[np.float64]) -> NDArray[np.float64]:
+def item_scores(model: Model, scores: Scores | NDArray[np.float64]) -> NDArray[np.float64]:
     """Importance of every source and, where neurons were scored, of every neuron; NaN where there is none."""
     if not isinstance(scores, Scores):
         if scores.shape != (Graph.of(model).n_sources,):

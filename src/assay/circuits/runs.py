@@ -18,6 +18,7 @@ from assay.circuits.edges import EdgeOptions, EdgeScores
 from assay.circuits.faithfulness import SIZES, CircuitValues, Curve, Estimate
 from assay.circuits.graph import Flags, Graph
 from assay.circuits.selection import greedy, numbers_of, ranked, top
+from assay.circuits.work import digest
 from assay.data.chat import as_chat
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs, as_pairs
@@ -101,15 +102,16 @@ def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValu
     """Of neurons, the edges of all MLPs are among those that are kept."""
     values = np.zeros((study.n, len(kept)))
     full, empty = np.zeros(study.n), np.zeros(study.n)
-    for number, contrast in enumerate(study.contrasts()):
-        at = contrast.examples
-        if number == 0:
-            everything = np.ones((1, study.graph.n_edges), bool)
-            contrast.runner().require_faithful(study.graph.absent(everything, study.model.device))
-        found, clean, nothing = _run_rows(study, contrast, kept, neurons)
-        np.add.at(values, at, found.T.double().cpu().numpy())
-        np.add.at(full, at, clean.double().cpu().numpy())
-        np.add.at(empty, at, nothing.double().cpu().numpy())
+    with study.work.progress(study.rows * len(kept), "(circuit, prompt) pairs"):
+        for number, contrast in enumerate(study.contrasts()):
+            at = contrast.examples
+            if number == 0:
+                everything = np.ones((1, study.graph.n_edges), bool)
+                contrast.runner().require_faithful(study.graph.absent(everything, study.model.device))
+            found, clean, nothing = _run_rows(study, contrast, kept, neurons)
+            np.add.at(values, at, found.T.double().cpu().numpy())
+            np.add.at(full, at, clean.double().cpu().numpy())
+            np.add.at(empty, at, nothing.double().cpu().numpy())
     _require_finite(np.column_stack([full, empty, values]), kept)
     return CircuitValues(values, full, empty)
 
@@ -142,9 +144,17 @@ def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | No
     values = torch.zeros(len(kept), batch.rows, dtype=torch.float64, device=device)
     each = circuit_bytes(study.model, batch.positions - contrast.start, ungrouped=graph.ungrouped) * batch.rows
 
+    of_circuits = digest(kept, neurons)
+
     def run(part: slice) -> None:
-        of_part = None if absent_neurons is None else absent_neurons.part(part)
-        values[part] = runner.values(graph.absent(kept[part], device), of_part).double()
+        def compute() -> NDArray[np.float64]:
+            of_part = None if absent_neurons is None else absent_neurons.part(part)
+            found: NDArray[np.float64] = runner.values(graph.absent(kept[part], device), of_part).double().cpu().numpy()
+            return found
+
+        found = contrast.piece(f"circuits {part.start}-{part.stop} of {of_circuits}", "circuits", compute)
+        values[part] = torch.from_numpy(found).to(device)
+        study.work.advance(len(found) * batch.rows)
 
     study.portions.run(len(kept), run, lambda _: max(1, study.memory // each))
     with torch.no_grad():

@@ -42,10 +42,12 @@ def second_order(probes: int = PROBES, seed: int = 0) -> EdgeMethod:
         curvature = torch.zeros_like(slope.scores)
         for signs in _signs(contrast, probes, seed):
             curvature += curvatures(contrast, hessian, signs.to(curvature.device)) / probes
+            contrast.work.advance(contrast.batch.rows)
         return -(slope.scores + curvature / 2)
 
     return EdgeMethod(
         "second-order", compute, parameters={"probes": probes, "seed": seed}, second_order=True,
+        sweeps=lambda _: probes,
         ablations=("patch", "zero", "mean"), description="slope plus half the sampled curvature",
         source="Hutchinson's estimate; hvp-sampled of Zhang & Wang, arXiv 2606.09899, on edges",
     )  # fmt: skip

@@ -28,12 +28,39 @@ def circuit(
         Path | None,
         typer.Option("--from", help="Scores made before: a JSON file of MIB or EAP-IG, or a run folder."),
     ] = None,
+    select: Annotated[
+        str,
+        typer.Option(
+            help="How the circuit is chosen. absolute: by absolute score. top: by signed score. greedy: by absolute "
+            "score from the logits up. threshold: all of at least --threshold."
+        ),
+    ] = "absolute",
     size: Annotated[
-        float | None, typer.Option(help="Of the circuit that is drawn: a share of what was scored (default 0.01).")
+        float | None,
+        typer.Option(
+            help="Of the circuit that is chosen: a share of what was scored. Default: the smallest size of the curve "
+            "whose faithfulness is at least 0.5."
+        ),
     ] = None,
     faithfulness: Annotated[
         float | None, typer.Option(help="Instead of --size: the smallest circuit found that reaches it, as in 0.85.")
     ] = None,
+    threshold: Annotated[float | None, typer.Option(help="Of --select threshold: the least absolute score.")] = None,
+    ablation: Annotated[
+        str,
+        typer.Option(
+            help="What absent edges carry. patch: what is written on the corrupted prompt. zero: nothing. mean: a mean."
+        ),
+    ] = "patch",
+    mean: Annotated[
+        str | None, typer.Option(help="Of --ablation mean: per position (default), or over all-positions.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Of --ablation mean: prompts to average over. Default: the pairs that are run.")
+    ] = None,
+    completeness: Annotated[
+        bool, typer.Option("--completeness", help="Also run what each circuit leaves out, by itself.")
+    ] = False,
     ungrouped: Annotated[
         bool, typer.Option("--ungrouped", help="Of edges: keys and values for every query head, as MIB has them.")
     ] = False,
@@ -75,7 +102,13 @@ def circuit(
         Path | None,
         typer.Option(help="Folder for MIB's leaderboard that the scores are added to, as TASK_MODEL/importances.json."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/circuit-TASK-HASH.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder. Default: runs/circuit-TASK-HASH. The same command goes on with a run that was "
+            "interrupted."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Which edges, nodes or neurons of MODEL carry a task by themselves?"""

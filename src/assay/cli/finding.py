@@ -5,13 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 
+from assay.circuits.contrast import described
 from assay.circuits.edges import EdgeScores, require_floats
-from assay.circuits.finding import DEFAULT_METHODS, SIZE, find_circuit, require_choice, require_level, split_pairs
+from assay.circuits.finding import (
+    DEFAULT_METHODS,
+    find_circuit,
+    require_ablation,
+    require_choice,
+    require_level,
+    split_pairs,
+)
 from assay.circuits.found import KIND as CIRCUIT
 from assay.circuits.found import FoundCircuit
 from assay.circuits.mib import can_be_exported, read_mib, require_exportable, write_mib
@@ -19,24 +29,24 @@ from assay.circuits.mib_nodes import write_mib_nodes
 from assay.circuits.registry import edge_method
 from assay.circuits.runs import already_seen
 from assay.circuits.submission import add_to_submission, entry_name
-from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts, check_common
+from assay.cli.console import Interrupted, make_console
+from assay.cli.running import TaskPrompts, check_common, what_is_kept
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
+from assay.data.readers import PromptSource, open_prompts
 from assay.data.tasks import DEFAULT_PAIRS, TASKS
 from assay.errors import DataError, ModelError, OptionError
+from assay.methods.requirements import require_gradient, require_mean, require_reference
 from assay.model import Model
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
-from assay.report.circuit import circuit_as_json, print_circuit
 from assay.report.circuit_drawing import to_dot
 from assay.report.circuit_page import write_circuit_page
+from assay.report.circuit_terminal import circuit_as_json, print_circuit, print_ends
 from assay.scores import Scores, configuration_hash
-from assay.store import finished_run, require_writable
+from assay.store import RunFolder, finished_run
 from assay.store.files import read_run_json
 
-CHOSEN_BY = "absolute"
-"""The ranking of `find_circuit`."""
 PARAMETERS = ("rule", "steps", "probes", "rules")
 
 
@@ -49,40 +59,57 @@ def carry_out(given: dict[str, Any], command: str) -> None:
     """
     _check(given)
     prompts = TaskPrompts({**given, "n": _pairs_needed(given)})
-    request = _request(given, prompts)
+    references = open_prompts(given["reference"]) if given["reference"] else None
+    request = _request(given, prompts, references)
     folder = given["out"] or Path("runs") / f"circuit-{prompts.name}-{configuration_hash(request)}"
-    as_json, top = given["as_json"], given["top"]
     console = make_console()
-    if finished_run(folder, request):
+    say = console.print if not given["as_json"] else (lambda *_, **__: None)
+    fresh = not finished_run(folder, request)
+    if not fresh:
         found = FoundCircuit.load(folder)
-        if not as_json:
-            console.print(f"This run is finished already. Folder: {escape(str(folder))}", style="dim")
+        say(f"This run is finished already. Folder: {escape(str(folder))}", style="dim")
     else:
-        require_writable(folder)
-        loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
-        if fingerprint(given["model"], given["revision"]) != request["model"]:
-            raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
-        if not as_json:
-            console.print(escape(describe(loaded)), style="dim", highlight=False)
-        found = _find(given, loaded, prompts.pairs(loaded))
-        found = replace(found, request=request, provenance={**found.provenance, "command": command})
-        parallel = loaded.is_parallel
-        found.save(folder, finish=lambda scratch: _write_beside(found, scratch, parallel))
+        with RunFolder(folder, request) as kept:
+            if kept.plan is not None:
+                say(f"Going on in {escape(str(folder))}: {kept.progress} there.")
+            try:
+                found = _find(given, prompts, references, kept, console)
+                found = replace(found, request=request, provenance={**found.provenance, "command": command})
+                found.save(kept, finish=lambda scratch: _write_beside(found, scratch))
+            except KeyboardInterrupt:
+                raise Interrupted(what_is_kept(kept)) from None
     if given["submission"] is not None:
         added = _submit(given["submission"], found, prompts, folder)
-        if not as_json:
-            console.print(f"Added to the submission: {escape(str(added))}", style="dim", soft_wrap=True)
-    if as_json:
-        print(json.dumps(circuit_as_json(found, top), indent=2, ensure_ascii=False))
+        say(f"Added to the submission: {escape(str(added))}", style="dim", soft_wrap=True)
+    if given["as_json"]:
+        print(json.dumps(circuit_as_json(found, given["top"]), indent=2, ensure_ascii=False))
         return
-    print_circuit(console, found, top, folder)
+    print_circuit(console, found, given["top"], folder, ends=not fresh)
 
 
-def _find(given: dict[str, Any], model: Model, pairs: PromptPairs) -> FoundCircuit:
-    options = {name: given[name] for name in ("metric", "memory", "align", "chat", "force")}
+def _find(
+    given: dict[str, Any], prompts: TaskPrompts, references: PromptSource | None, kept: RunFolder, console: Console
+) -> FoundCircuit:
+    model = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+    assert kept.request is not None
+    if fingerprint(given["model"], given["revision"]) != kept.request["model"]:
+        raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
+    if not given["as_json"]:
+        console.print(escape(describe(model)), style="dim", highlight=False)
+    pairs = prompts.pairs(model)
+    common = {
+        name: given[name]
+        for name in (
+            "select", "size", "faithfulness", "threshold", "ablation", "mean", "completeness", "seed",
+            "metric", "memory", "chat", "force",
+        )
+    }  # fmt: skip
     # Pairs of unequal length were left out when they were counted.
-    options["align"] = "reject" if given["align"] == "skip" else given["align"]
-    common = {name: given[name] for name in ("size", "faithfulness", "seed")} | options
+    common["align"] = "reject" if given["align"] == "skip" else given["align"]
+    common["reference"] = references.pairs(model, given["seed"]) if references else None
+    common |= {"run_folder": kept, "progress": True}
+    if not given["as_json"]:
+        common["on_ends"] = partial(print_ends, console, ablation=given["ablation"])
     n = given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)
     if given["from"] is not None:
         scores = _scores_from(given["from"], given["level"], model)
@@ -130,13 +157,15 @@ def _unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, chat: bo
     return replace(pairs, pairs=left)
 
 
-def _write_beside(found: FoundCircuit, scratch: Path, parallel: bool) -> None:
+def _write_beside(found: FoundCircuit, scratch: Path) -> None:
     write_circuit_page(found, scratch / "report.html")
     (scratch / "circuit.dot").write_text(to_dot(found), encoding="utf-8")
+    ranking = "signed" if found.setting.get("select") == "top" else "absolute"
     if isinstance(found.scores, EdgeScores) and can_be_exported(found.scores.graph):
-        write_mib(found.scores, scratch / "scores.json", found.kept, CHOSEN_BY)
+        write_mib(found.scores, scratch / "scores.json", found.kept, ranking)
     elif found.level == "node" and isinstance(found.scores, Scores):
-        write_mib_nodes(found.scores, scratch / "scores.json", parallel=parallel, kept=found.kept, ranking=CHOSEN_BY)
+        parallel = found.setting["parallel"]
+        write_mib_nodes(found.scores, scratch / "scores.json", parallel=parallel, kept=found.kept, ranking=ranking)
 
 
 def _submit(submission: Path, found: FoundCircuit, prompts: TaskPrompts, folder: Path) -> Path:
@@ -156,7 +185,8 @@ def _check(given: dict[str, Any]) -> None:
     """Refuse what can be refused before a model is loaded."""
     level = given["level"]
     parameters = {name: given[name] for name in PARAMETERS}
-    method = require_level(level, method=given["method"], **parameters)
+    ablation = given["ablation"] if given["from"] is None else "patch"
+    method = require_level(level, method=given["method"], ablation=ablation, **parameters)
     if given["submission"] is not None:
         if level == "neuron":
             raise OptionError(
@@ -164,7 +194,14 @@ def _check(given: dict[str, Any]) -> None:
                 "neurons of an MLP."
             )
         given["ungrouped"] = given["ungrouped"] or (level == "edge" and given["from"] is None)  # as MIB has it
-    require_choice(level, given["size"], given["faithfulness"])
+    require_choice(level, *(given[name] for name in ("size", "faithfulness", "select", "threshold")))
+    of_circuits = described(
+        "mean ablation" if given["ablation"] == "mean" else f"{given['ablation']} ablation",
+        0,
+        require_ablation(given["ablation"]),
+    )
+    require_mean(of_circuits, given["mean"])
+    require_reference(of_circuits, given["reference"] is not None)
     check_common({**given, "jobs": None})
     if given["from"] is not None:
         _check_from(given)
@@ -173,11 +210,13 @@ def _check(given: dict[str, Any]) -> None:
         raise OptionError("--ungrouped is for --level edge: nodes have no edges of their own.")
     half = DTYPES[given["dtype"]].itemsize < 4
     if method is None:
-        require_floats(edge_method(given["method"] or DEFAULT_METHODS["edge"], **parameters), 2 if half else 4)
+        edges = edge_method(given["method"] or DEFAULT_METHODS["edge"], **parameters)
+        require_floats(edges, 2 if half else 4)
+        method = described(edges.name, 2 if edges.second_order else int(edges.gradients), given["ablation"])
     elif method.second_order and half:
         raise OptionError(f"{method.name} takes second derivatives, which need --dtype float32 or float64.")
     if given["metric"] is not None:
-        metric_named(given["metric"])
+        require_gradient(method, metric_named(given["metric"]), "noise")
 
 
 def _check_from(given: dict[str, Any]) -> None:
@@ -193,10 +232,13 @@ def _check_from(given: dict[str, Any]) -> None:
         )
 
 
-def _request(given: dict[str, Any], prompts: TaskPrompts) -> dict[str, Any]:
+def _request(given: dict[str, Any], prompts: TaskPrompts, references: PromptSource | None) -> dict[str, Any]:
     """What makes two runs the same."""
     level, path = given["level"], given["from"]
-    names = ("level", "faithfulness", "ungrouped", "seed", "align", "chat", "dtype", "device", "force", *PARAMETERS)
+    names = (
+        "level", "select", "size", "faithfulness", "threshold", "ablation", "completeness", "ungrouped", "seed",
+        "align", "chat", "dtype", "device", "force", *PARAMETERS,
+    )  # fmt: skip
     made_before = None
     if path is not None:
         content = json.dumps(read_run_json(path), sort_keys=True).encode() if path.is_dir() else path.read_bytes()
@@ -208,7 +250,8 @@ def _request(given: dict[str, Any], prompts: TaskPrompts) -> dict[str, Any]:
         "n": given["n"],
         "metric": given["metric"] or prompts.metric,
         "method": (given["method"] or DEFAULT_METHODS[level]) if path is None else None,
-        "size": (given["size"] or SIZE) if given["faithfulness"] is None else None,
+        "mean": given["mean"] or ("position" if given["ablation"] == "mean" else None),
+        "reference": references and references.sha256,
         "from": made_before,
         **{name: given[name] for name in names},
     }

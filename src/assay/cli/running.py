@@ -136,11 +136,11 @@ def carry_out(
             scores.request.update(request)
             scores.save(kept, finish=lambda scratch: write_page(scores, scratch / "report.html"))
         except KeyboardInterrupt:
-            raise Interrupted(_what_is_kept(kept)) from None
+            raise Interrupted(what_is_kept(kept)) from None
     return scores
 
 
-def _what_is_kept(folder: RunFolder) -> str:
+def what_is_kept(folder: RunFolder) -> str:
     if not folder.kept:
         return "nothing was finished yet, so nothing is kept."
     return f"{folder.progress} finished and kept in {folder.path}, and the same command goes on from there."

@@ -21,7 +21,7 @@ from assay.interactions.folder import load_self_repair
 from assay.interactions.pairs import Interactions
 from assay.interactions.pairs_folder import KIND as INTERACTIONS
 from assay.report import audit, interactions, print_finished, response
-from assay.report.circuit import circuit_as_json, print_circuit
+from assay.report.circuit_terminal import circuit_as_json, print_circuit
 from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison
 from assay.report.explanations import print_explanations
 from assay.report.self_repair import as_json as self_repair_as_json

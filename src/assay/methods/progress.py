@@ -16,7 +16,9 @@ FIRST_LINE, LATER_LINES = 10.0, 30.0
 
 
 @contextmanager
-def progress_of(name: str, total: int, done: int, show: bool) -> Iterator[Advance]:
+def progress_of(
+    name: str, total: int, done: int, show: bool, parts: str = "(component, prompt) pairs"
+) -> Iterator[Advance]:
     """Gives a function that is told how many of ``total`` parts have been done, beyond ``done`` at the start."""
     if not show:
         yield lambda _: None
@@ -24,12 +26,12 @@ def progress_of(name: str, total: int, done: int, show: bool) -> Iterator[Advanc
         with tqdm(total=total, initial=done, desc=name) as bar:
             yield bar.update
     else:
-        yield _Lines(name, total, done).advance
+        yield _Lines(name, total, done, parts).advance
 
 
 class _Lines:
-    def __init__(self, name: str, total: int, done: int) -> None:
-        self.name, self.total, self.done = name, total, done
+    def __init__(self, name: str, total: int, done: int, parts: str) -> None:
+        self.name, self.total, self.done, self.parts = name, total, done, parts
         self.since = time.monotonic(), done
         """When the line before was written, and what was done then: the rate since is that of the processes of now."""
         self.next = self.since[0] + FIRST_LINE
@@ -43,5 +45,5 @@ class _Lines:
         self.next, self.since = now + LATER_LINES, (now, self.done)
         left = (now - before) * (self.total - self.done) / (self.done - done_before)
         clock = tqdm.format_interval(left)
-        counted = f"{self.done} of {self.total} (component, prompt) pairs"
+        counted = f"{self.done} of {self.total} {self.parts}"
         print(f"{self.name}: {counted}, {clock} left", file=sys.stderr, flush=True)

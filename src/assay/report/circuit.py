@@ -1,22 +1,26 @@
-"""A tested circuit in words, in the terminal and as JSON."""
+"""A tested circuit in words; terminal and page share them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from assay.circuits.edges import EdgeScores
-from assay.circuits.faithfulness import Estimate
-from assay.circuits.found import RANKINGS, FoundCircuit, describe_curve, estimate_as_json
-from assay.report.circuit_drawing import nodes_of
-from assay.store.files import SCHEMA_VERSION
+from assay.circuits.faithfulness import CircuitValues, Estimate
+from assay.circuits.found import FoundCircuit
+from assay.circuits.naming import item_name, items_in, nodes_of
+from assay.data.baseline import standard_error
+from assay.report.words import accuracy
+from assay.scores import Scores
 
 ITEMS = {"edge": "edges", "node": "nodes", "neuron": "nodes and neurons"}
+ONE = {"edge": "edge", "node": "node", "neuron": "node or neuron"}
+CARRIED = {
+    "patch": "carries what it carries on the corrupted prompt",
+    "zero": "carries nothing",
+    "mean": "carries its mean over reference prompts",
+}
+NAMED = 12
+"""Nodes that are named in a sentence."""
 
 
 def question(found: FoundCircuit) -> str:
@@ -25,21 +29,89 @@ def question(found: FoundCircuit) -> str:
 
 
 def answer(found: FoundCircuit) -> list[str]:
-    """CPR, CMD, and the chosen circuit."""
-    total = found.graph.n_edges if found.level == "edge" else found.signed.counts[-1]
-    n = int(found.kept.sum()) if found.level == "edge" else None
-    how = f"the smallest found to reach {found.target:g}" if found.target is not None else f"size {found.size:g}"
-    chosen = f"{n} of {total} edges, pruned" if n is not None else f"{len(nodes_of(found)) - 1} nodes"
+    """The chosen circuit, then CPR and CMD."""
+    many = f"{found.setting.get('kept', int(found.kept.sum()))} of {found.setting.get('scored', len(found.kept))}"
+    nodes = nodes_of(found)[:-1]
+    inside = items_in(found) if found.level == "neuron" else nodes
+    named = ", ".join(inside[:NAMED]) + (f" and {len(inside) - NAMED} more" if len(inside) > NAMED else "")
+    between = f", from {len(nodes)} nodes" if found.level == "edge" else ""
+    f = found.faithfulness
     sentences = [
-        f"CPR {interval(found.cpr)} (1 is the model, random circuits have .25; circuits of highest score). "
-        f"CMD {interval(found.cmd)} (0 is perfect; circuits of highest absolute score).",
-        f"The chosen circuit ({how}, by absolute score): {chosen}, faithfulness {interval(found.faithfulness)}.",
+        f"{many} {ITEMS[found.level]}{between} ({named}), have a faithfulness of {interval(f)}: {share_of(f.value)}. "
+        f"{how(found)}",
     ]
-    if found.target is not None:
+    if len(found.values.values.T) > 1:
+        left_out = found.values.estimates(seed=found.seed)[1]
+        sentences.append(f"What it leaves out has by itself {interval(left_out)}; near 0, nothing is missing from it.")
+    if found.random is None:
+        yardstick = "random circuits have about .25"
+    else:
+        yardstick = f"random circuits here {interval(found.random.curve.cpr)}"
+    sentences += [
+        f"All sizes together: CPR {interval(found.cpr)}, the area under faithfulness over size, circuits of highest "
+        f"score (a circuit that is the model at every size has .999, {yardstick}). CMD {interval(found.cmd)}, the area "
+        "between that and 1, circuits of highest absolute score (0 is best)."
+    ]
+    if max(e.value for curve in (found.signed, found.absolute) for e in curve.curve.faithfulness) > 1.005:
         sentences.append(
-            "Its size was chosen on the prompts that it is measured on, which flatters its faithfulness there."
+            "Values above 1 are no error: such a circuit does the task better than the model, because what works "
+            "against the answer is left out."
         )
     return sentences
+
+
+def share_of(f: float) -> str:
+    return f"by themselves they give {f:.0%} of what the model has over the empty circuit"
+
+
+def how(found: FoundCircuit) -> str:
+    """How the circuit was chosen."""
+    said = found.setting
+    by = {"top": "by signed score", "greedy": "by absolute score from the logits up"}.get(
+        said.get("select", ""), "by absolute score"
+    )
+    flatters = "Its size was chosen on the prompts that it is measured on, which flatters it there."
+    if found.target is not None:
+        return f"Chosen {by}: the smallest found that reaches {found.target:g}. {flatters}"
+    if said.get("threshold") is not None:
+        return f"Chosen: every absolute score of at least {said['threshold']:g}."
+    if said.get("size_given", True):
+        return f"Chosen {by}: --size {found.size:g} of what was scored."
+    return (
+        f"Chosen {by}: {found.size:g} of what was scored, the smallest size of the curve with a faithfulness of at "
+        f"least 0.5. {flatters}"
+    )
+
+
+def metric_sentence(found: FoundCircuit) -> str | None:
+    """The metric, and why it was chosen."""
+    if not found.setting:
+        return None
+    metric = found.setting["metric"]
+    return f"Metric {metric['name']}: {metric['description']} ({found.setting['why']})."
+
+
+def ends_rows(values: CircuitValues, unit: str, name: str) -> list[list[str]]:
+    """The two runs that faithfulness is measured between."""
+    return [[f"{name} ({unit})", *(plus_minus(x) for x in (values.full, values.empty, values.full - values.empty))]]
+
+
+def right_row(found_right: tuple[np.ndarray, np.ndarray], ablation: str) -> list[str]:
+    """How often the model is right; of an empty circuit that is no prompt's own run nobody counted."""
+    clean, corrupted = found_right
+    return ["greedy answer right", accuracy(clean), accuracy(corrupted) if ablation == "patch" else "", ""]
+
+
+ENDS_COLUMNS = ["", "the model (all kept)", "empty circuit", "difference"]
+
+
+def ends_table(found: FoundCircuit) -> list[list[str]]:
+    """Can the model do the task, and what is there to carry?"""
+    if found.baseline is None:
+        return []
+    metric, baseline = found.setting["metric"], found.baseline
+    right = right_row((baseline.clean_right, baseline.corrupted_right), found.setting["ablation"])
+    return [*ends_rows(found.values, metric["unit"], metric["name"]), right]
 
 
 def split_sentence(found: FoundCircuit) -> str:
@@ -59,38 +131,129 @@ def label_sentence(found: FoundCircuit) -> str:
     return f"{scores} Faithfulness: measured by running circuits; intervals are bootstraps over prompts (95 %)."
 
 
+def meaning_of_faithfulness(found: FoundCircuit) -> str:
+    carried = CARRIED[found.setting.get("ablation", "patch")]
+    path = " Path: edges on a path from the input to the logits, which are what is run." if _prunes(found) else ""
+    return (
+        f"f = (circuit − empty) / (model − empty), of means over prompts, never clipped. Outside the circuit every "
+        f"{ONE[found.level]} {carried}. Size: share of what was scored; sizes that hold nothing are left out.{path}"
+    )
+
+
+def meaning_of_scores(found: FoundCircuit) -> str:
+    """Unit, sign and error of the scores."""
+    scores, one = found.scores, ONE[found.level]
+    if not scores.estimates_effect:
+        sign = f"Scores rank the {ITEMS[found.level]}; they estimate no effect."
+    else:
+        exact = "" if scores.exact else "an estimate of "
+        carries = CARRIED[found.setting.get("ablation", "patch")] if found.level == "edge" else CARRIED["patch"]
+        sign = (
+            f"Score: {exact}what the metric loses ({scores.unit}) when that {one} alone {carries}, mean over prompts. "
+            "Positive: it works for the answer; negative: against it."
+        )
+    means_only = isinstance(scores, EdgeScores) and len(scores.values) == 1
+    return f"{sign} ±: " + (
+        "n/a, since the file holds means alone." if means_only else "standard error of the mean over prompts."
+    )
+
+
+def cost_sentence(found: FoundCircuit) -> str:
+    """By stage; a forward-equivalent is one pass of the stage's own prompts."""
+    said = {"ends": "model and empty circuit", "scores": "scores", "curves": "curves", "chosen": "the chosen circuit"}
+    said["search"] = "search for the chosen circuit"
+    parts = [
+        f"{said.get(name, name)} {cost['forward_equivalents']:.1f} ({cost['seconds']:.1f} s)"
+        for name, cost in found.costs.items()
+    ]
+    if not parts:
+        return ""
+    if "scores" not in found.costs:
+        parts.insert(1, "scores made before, not counted here")
+    total = sum(cost["seconds"] for cost in found.costs.values())
+    return f"Cost in forward-equivalents: {', '.join(parts)}; {total:.1f} s in all."
+
+
+def next_step(found: FoundCircuit, folder: str = "FOLDER") -> str:
+    """What to do with the result."""
+    given = found.request
+    task = given.get("task", {}).get("name") or "..."
+    model = found.provenance.get("model", {}).get("name", "MODEL")
+    if found.level == "edge" and found.target is None:
+        return (
+            f"Next: assay circuit {model} --task {task} --from {folder} --faithfulness 0.85 finds the smallest circuit "
+            "that carries so much; with another --seed, whether it holds on other prompts."
+        )
+    if found.level != "edge":
+        return (
+            "Next: --level edge says by which edges these work; --method activation-patching measures each by itself."
+        )
+    return "Next: --from with another --seed says whether the circuit holds on prompts that did not choose its size."
+
+
+def curve_columns(found: FoundCircuit) -> list[str]:
+    columns = ["size", ITEMS[found.level]]
+    if _prunes(found):
+        columns += ["path", "f, by score", "path", "f, by |score|"]
+    else:
+        columns += ["f, by score", "f, by |score|"]
+    return (
+        columns + ["f, random"] * (found.random is not None) + ["f, left out"] * (found.absolute.complement is not None)
+    )
+
+
 def curve_rows(found: FoundCircuit) -> list[list[str]]:
-    """Size, how many are kept and left after pruning, and faithfulness by both rankings."""
+    """Size, how many are kept and lie on a path, and faithfulness by both rankings, of random circuits, and of what
+    those by absolute score leave out."""
+    curves = found.curves
+    estimates = {name: curve.curve.faithfulness for name, curve in curves.items()}
+    left_out = found.absolute.complement and found.absolute.complement.estimates(seed=found.seed)
     rows = []
-    curves = [getattr(found, name) for name in RANKINGS]
-    estimates = [curve.curve.faithfulness for curve in curves]
-    for i, size in enumerate(curves[0].curve.sizes):
-        row = [f"{size:g}", str(curves[0].counts[i])]
-        for curve, of_curve in zip(curves, estimates, strict=True):
-            row += [str(curve.pruned_counts[i]), interval(of_curve[i])]
-        rows.append(row)
+    for i, size in enumerate(found.signed.curve.sizes):
+        if not found.signed.counts[i]:
+            continue
+        row = [f"{size:g}", str(found.signed.counts[i])]
+        for name, curve in curves.items():
+            path = [str(curve.pruned_counts[i])] if _prunes(found) and name != "random" else []
+            row += [*path, short(estimates[name][i])]
+        rows.append(row + ([short(left_out[i])] if left_out else []))
     return rows
 
 
-CURVE_COLUMNS = ["size", ITEMS["edge"], "pruned", "f, by score", "pruned", "f, by absolute score"]
+def _prunes(found: FoundCircuit) -> bool:
+    """Whether pruning leaves out anything anywhere."""
+    return any(found.curves[name].counts != found.curves[name].pruned_counts for name in ("signed", "absolute"))
 
 
 def score_rows(found: FoundCircuit, top: int) -> list[list[str]]:
-    """The largest absolute scores: name, score, its error, whether it is in the chosen circuit, verdict."""
-    rows = []
+    """The largest absolute scores: name, score, its error, whether it is in the chosen circuit."""
     if isinstance(found.scores, EdgeScores):
-        graph = found.scores.graph
-        inside = set(np.array(graph.edge_names)[found.kept])
-        for row in found.scores.top(top).itertuples():
-            there = "in the circuit" if row.edge in inside else ""
-            rows.append([row.edge, f"{row.importance:+.4g}", _error(row.stderr_prompts), row.verdict, there])
-        return rows
-    for row in found.scores.top(top).itertuples():
-        rows.append([row.component, f"{row.importance:+.4g}", _error(row.stderr_prompts), row.verdict, ""])
+        inside = set(items_in(found))
+        return [
+            [row.edge, f"{row.importance:+.4g}", _error(row.stderr_prompts), "yes" if row.edge in inside else "no"]
+            for row in found.scores.top(top).itertuples()
+        ]
+    return _rows_of_nodes(found.scores, set(items_in(found)), top)
+
+
+def _rows_of_nodes(scores: Scores, inside: set[str], top: int) -> list[list[str]]:
+    rows = []
+    for i in np.argsort(-np.abs(scores.importance), kind="stable")[:top]:
+        name, error = item_name(scores.components[i]), standard_error(scores.values[i])
+        rows.append([name, f"{scores.importance[i]:+.4g}", _error(error), "yes" if name in inside else "no"])
     return rows
 
 
-SCORE_COLUMNS = ["", "score", "±", "verdict", ""]
+def score_columns(found: FoundCircuit) -> list[str]:
+    unit = "" if found.scores.unit in ("none", "unknown") else f" ({found.scores.unit})"
+    return [ONE[found.level], f"score{unit}", "±", "in the circuit"]
+
+
+def verdict(found: FoundCircuit) -> str:
+    """Of all scores alike."""
+    if found.scores.exact:
+        return "verified"
+    return "unresolved" if found.scores.estimates_effect else "none"
 
 
 def interval(estimate: Estimate) -> str:
@@ -99,65 +262,16 @@ def interval(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} [{estimate.lower:.3f}, {estimate.upper:.3f}]"
 
 
+def short(estimate: Estimate) -> str:
+    """With two decimals, for a column."""
+    value, lower, upper = (f"{round(number, 2) + 0.0:.2f}" for number in estimate)
+    return value if np.isnan(estimate.lower) else f"{value} [{lower} {upper}]"
+
+
+def plus_minus(values: np.ndarray) -> str:
+    error = standard_error(values)
+    return f"{values.mean():+.4g}" + (f" ± {error:.2g}" if np.isfinite(error) else "")
+
+
 def _error(value: float) -> str:
     return f"{value:.2g}" if np.isfinite(value) else "n/a"
-
-
-def print_circuit(console: Console, found: FoundCircuit, top: int, folder: Path | None = None) -> None:
-    """Question, answer, curve, largest scores, and where it is kept."""
-    console.print(f"\n[bold]{escape(question(found))}[/bold]")
-    for sentence in answer(found):
-        console.print(escape(sentence), highlight=False)
-    console.print(escape(label_sentence(found)), style="yellow" if not found.scores.exact else "dim", highlight=False)
-    console.print(escape(split_sentence(found)), style="dim", highlight=False)
-    columns = [ITEMS[found.level] if name == ITEMS["edge"] else name for name in CURVE_COLUMNS]
-    _print_table(console, "Faithfulness over size", columns, curve_rows(found), left=0)
-    _print_table(console, "Largest scores", SCORE_COLUMNS, score_rows(found, top), left=1)
-    cost = found.scores.cost.get("forward_equivalents")
-    if cost is not None:
-        console.print(f"Cost of the scores: {cost:.1f} forward-equivalents", style="dim")
-    if folder is not None:
-        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-        if (page := folder / "report.html").is_file():
-            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
-
-
-def _print_table(console: Console, title: str, columns: list[str], rows: list[list[str]], left: int) -> None:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for number, name in enumerate(columns):
-        words = number < left or (rows and not rows[0][number].lstrip("+-")[:1].isdigit() and number > 2)
-        table.add_column(escape(name), justify="left" if words else "right")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
-
-
-def circuit_as_json(found: FoundCircuit, top: int) -> dict[str, Any]:
-    """Label, curves, the chosen circuit and the largest scores."""
-    circuit: dict[str, Any] = {
-        "size": found.size,
-        "target": found.target,
-        "ranking": "absolute",
-        "faithfulness": estimate_as_json(found.faithfulness),
-        "nodes": nodes_of(found),
-    }
-    if isinstance(found.scores, EdgeScores):
-        circuit["edges"] = [found.scores.graph.edge_name(int(edge)) for edge in np.flatnonzero(found.kept)]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "circuit",
-        "label": found.label,
-        "level": found.level,
-        "method": found.scores.method,
-        "metric": found.scores.metric,
-        "unit": found.scores.unit,
-        "split": split_sentence(found),
-        "cpr": estimate_as_json(found.cpr),
-        "cmd": estimate_as_json(found.cmd),
-        "curves": {name: describe_curve(getattr(found, name)) for name in RANKINGS},
-        "circuit": circuit,
-        "top": [{"name": row[0], "score": float(row[1]), "verdict": row[3]} for row in score_rows(found, top)],
-        "cost": found.scores.cost,
-        "configuration": found.scores.configuration,
-        "provenance": found.provenance,
-    }

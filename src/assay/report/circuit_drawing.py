@@ -13,12 +13,19 @@ import numpy as np
 
 from assay.circuits.edges import EdgeScores
 from assay.circuits.found import FoundCircuit
+from assay.circuits.naming import neurons_of, nodes_of
 
 COLOURS = {"q": "#1b7837", "k": "#b35806", "v": "#762a83", "": "#667085"}
 """Of edges into queries, keys, values, and into MLPs and the logits."""
-MOST_EDGES = 400
+MOST_EDGES = 120
 """Drawn on the page: more cannot be told apart. DOT has all."""
-ACROSS, UP, WIDE, HIGH = 74, 54, 60, 24
+WIDEST_BESIDE = 700
+ACROSS, UP, WIDE, HIGH = 92, 58, 66, 26
+ASIDE = tuple(sign * 0.5 * ACROSS * step for step in range(9) for sign in ((1, -1) if step else (1,)))
+"""How far a line may bend to one side."""
+_T = np.linspace(0, 1, 41)[:, None]
+BEZIER = np.concatenate([(1 - _T) ** 3, 3 * (1 - _T) ** 2 * _T, 3 * (1 - _T) * _T**2, _T**3], axis=1)
+Place = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -55,59 +62,102 @@ def edges_of(found: FoundCircuit) -> list[Drawn]:
     return drawn
 
 
-def nodes_of(found: FoundCircuit) -> list[str]:
-    """Names of the nodes in the circuit, in the order in which they write; the logits last."""
-    graph = found.graph
-    if isinstance(found.scores, EdgeScores):
-        return [graph.source_names[i] for i in np.unique(graph.edge_sources[found.kept])] + ["logits"]
-    sources, neurons = found.kept[: graph.n_sources].copy(), found.kept[graph.n_sources :]
-    if len(neurons):
-        per_layer = neurons.reshape(graph.n_layers, -1).any(1)
-        sources[graph.n_heads + 1 :: graph.n_heads + 1] = per_layer
-    return [name for name, kept in zip(graph.source_names, sources, strict=True) if kept] + ["logits"]
+def drawn_nodes(found: FoundCircuit) -> list[str]:
+    """All nodes of the circuit or, of very many edges, those that the strongest touch."""
+    nodes, edges = nodes_of(found), edges_of(found)
+    if len(edges) <= MOST_EDGES:
+        return nodes
+    touched = {name for edge in edges[:MOST_EDGES] for name in (edge.source, edge.target)}
+    return [name for name in nodes if name in touched]
+
+
+def is_wide(found: FoundCircuit) -> bool:
+    """Whether the drawing needs the whole width of the page."""
+    return _places(drawn_nodes(found))[1] > WIDEST_BESIDE
 
 
 def caption(found: FoundCircuit) -> str:
     """What is drawn, and what may be said of it."""
     if not isinstance(found.scores, EdgeScores):
-        return f"Nodes of the circuit; every edge between them is kept. Scores: {found.label}."
-    many = len(edges_of(found)) > MOST_EDGES
-    more = f" The page draws the {MOST_EDGES} strongest lines; circuit.dot has all." if many else ""
+        how_many = " With an MLP, how many of its neurons are in." if found.level == "neuron" else ""
+        return (
+            f"Nodes of the circuit, input at the bottom; every edge between them is kept, so none is drawn.{how_many} "
+            f"Scores: {found.label}."
+        )
+    lines, edges = len(edges_of(found)), int(found.kept.sum())
+    more = ""
+    if lines > MOST_EDGES:
+        more = f" Drawn here: the {MOST_EDGES} strongest lines and the nodes that they touch; circuit.dot has all."
+    shared = ""
+    if lines > edges:
+        shared = (
+            f" An edge into keys or values that heads share is drawn to each head of the group that is in the circuit, "
+            f"so {edges} edges are {lines} lines."
+        )
     return (
-        f"Edges of the circuit by {found.scores.method}: {found.label}. Lines: width by absolute score, dashed where "
-        "the score is negative; green into queries, brown into keys, purple into values, grey into MLPs and logits."
-        f"{more}"
+        f"Edges of the circuit by {found.scores.method}: {found.label}. Input at the bottom. Width: absolute score; "
+        "dashed: the score is negative. Green: into queries, brown: keys, purple: values, grey: MLPs and logits."
+        f"{shared}{more}"
     )
 
 
 def to_svg(found: FoundCircuit) -> str:
     """The drawing as an SVG element; it has a title for every line and node."""
-    places, width, height = _places(nodes_of(found))
+    places, width, height = _places(drawn_nodes(found))
+    least, most = min(width, int(0.75 * width) + 60), int(1.5 * width)
+    middles = np.array(list(places.values()))
+    neurons = neurons_of(found)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="11" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'style="display: block; margin: 0 auto; width: 100%; min-width: {least}px; max-width: {most}px" '
+        'font-family="system-ui, sans-serif" font-size="14" role="img">',
         f"<title>{escape(caption(found))}</title>",
+        "<defs>",
+        *(
+            f'<marker id="into-{reads or "other"}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" '
+            'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" '
+            f'fill="{colour}"/></marker>'
+            for reads, colour in COLOURS.items()
+        ),
+        "</defs>",
     ]
     for edge in reversed(edges_of(found)[:MOST_EDGES]):
-        (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
-        y0, y1 = y0 - HIGH / 2, y1 + HIGH / 2
-        bend = (y0 - y1) / 2
-        # Between nodes of one column a line makes room for the nodes in between.
-        aside = min(0.15 * (y0 - y1 - UP + HIGH), ACROSS) if abs(x0 - x1) < 1 else 0.0
+        line = _route(places[edge.source], places[edge.target], middles, width)
+        (x0, y0), (x1, y1), (x2, y2), (x3, y3) = line
         dash = ' stroke-dasharray="5 4"' if edge.score < 0 else ""
         parts.append(
-            f'<path d="M{x0:.0f} {y0:.0f}C{x0 + aside:.0f} {y0 - bend:.0f} {x1 + aside:.0f} {y1 + bend:.0f} '
-            f'{x1:.0f} {y1:.0f}" '
+            f'<path d="M{x0:.0f} {y0:.0f}C{x1:.0f} {y1:.0f} {x2:.0f} {y2:.0f} {x3:.0f} {y3:.0f}" '
             f'fill="none" stroke="{COLOURS[edge.reads]}" stroke-width="{0.8 + 3.2 * edge.weight:.2f}" '
-            f'stroke-opacity="0.75"{dash}><title>{escape(edge.name)}: {edge.score:+.4g}</title></path>'
+            f'stroke-opacity="0.8" marker-end="url(#into-{edge.reads or "other"})"{dash}>'
+            f"<title>{escape(edge.name)}: {edge.score:+.4g}</title></path>"
         )
     for name, (x, y) in places.items():
+        shown = f"{name} ({neurons[name]})" if name in neurons else name
         parts.append(
             f'<rect x="{x - WIDE / 2:.0f}" y="{y - HIGH / 2:.0f}" width="{WIDE}" height="{HIGH}" rx="6" '
             f'fill="var(--card, #fff)" stroke="#667085"/>'
-            f'<text x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle" fill="currentColor">{escape(name)}</text>'
+            f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle" fill="currentColor">{escape(shown)}</text>'
         )
     return "\n".join([*parts, "</svg>"])
+
+
+def _route(source: Place, target: Place, middles: np.ndarray, width: int) -> np.ndarray:
+    """(4, 2) a Bezier curve from above one node to below another that crosses the fewest others, and bends least."""
+    (x0, y0), (x1, y1) = (source[0], source[1] - HIGH / 2), (target[0], target[1] + HIGH / 2 + 1)
+    bend = 0.4 * (y0 - y1)
+    others = middles[(middles != np.array(source)).any(1) & (middles != np.array(target)).any(1)]
+    best: tuple[float, np.ndarray] | None = None
+    for aside in ASIDE:
+        curve = np.array([(x0, y0), (x0 + aside, y0 - bend), (x1 + aside, y1 + bend), (x1, y1)])
+        points = BEZIER @ curve
+        if best is not None and (best[0] == 0 or points[:, 0].min() < 4 or points[:, 0].max() > width - 4):
+            continue
+        inside = np.abs(points[:, None] - others[None]) < (WIDE / 2 + 2, HIGH / 2 + 2)
+        crossed = float(inside.all(2).any(0).sum())
+        if best is None or crossed < best[0]:
+            best = crossed, curve
+    assert best is not None
+    return best[1]
 
 
 def to_dot(found: FoundCircuit) -> str:

@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from assay.circuits.found import FoundCircuit
 from assay.report import circuit as words
-from assay.report.circuit_drawing import caption, to_svg
-from assay.report.figures import NEGATIVE, POSITIVE, styled
+from assay.report.circuit_drawing import caption, is_wide, to_svg
+from assay.report.figures import INK_SOFT, NEGATIVE, POSITIVE, styled
 from assay.report.html import make_environment
 
 SCORES_SHOWN = 40
@@ -21,7 +21,6 @@ SCORES_SHOWN = 40
 
 def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
     """Write the page: answer, curve, drawing, largest scores, how to reproduce it."""
-    columns = [words.ITEMS[found.level] if name == "edges" else name for name in words.CURVE_COLUMNS]
     figure = _curve(found).to_html(
         full_html=False, include_plotlyjs=False, div_id="figure-curve",
         config={"displayModeBar": False, "responsive": True},
@@ -36,17 +35,27 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
             label=words.label_sentence(found),
             split=words.split_sentence(found),
             curve=Markup(figure),
-            curve_columns=columns,
+            metric=words.metric_sentence(found),
+            ends_columns=words.ENDS_COLUMNS,
+            ends_rows=words.ends_table(found),
+            curve_columns=words.curve_columns(found),
+            meaning_of_faithfulness=words.meaning_of_faithfulness(found),
+            meaning_of_scores=words.meaning_of_scores(found),
+            verdict=words.verdict(found),
+            cost=words.cost_sentence(found),
+            next_step=words.next_step(found, "FOLDER"),
             curve_rows=words.curve_rows(found),
             drawing=Markup(to_svg(found)),
             caption=caption(found),
-            score_columns=words.SCORE_COLUMNS,
+            wide=is_wide(found),
+            score_columns=words.score_columns(found),
             score_rows=words.score_rows(found, SCORES_SHOWN),
             plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
             details=json.dumps(
                 {
                     "configuration": found.scores.configuration,
-                    "cost": found.scores.cost,
+                    "setting": found.setting,
+                    "cost": {"scores": found.scores.cost, "stages": found.costs},
                     "provenance": found.provenance,
                 },
                 indent=2,
@@ -58,20 +67,43 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
 
 
 def _curve(found: FoundCircuit) -> go.Figure:
-    """Faithfulness over size by both rankings, with intervals."""
+    """Faithfulness over size by both rankings and of random circuits, with intervals; on either axis."""
     figure = go.Figure()
-    for name, curve, colour in (
-        ("by score (CPR)", found.signed.curve, POSITIVE),
-        ("by absolute score (CMD)", found.absolute.curve, NEGATIVE),
-    ):
-        estimates = np.array(curve.faithfulness)
-        value, lower, upper = estimates.T
+    shown = [i for i, count in enumerate(found.signed.counts) if count]
+    drawn = [("by score (CPR)", found.signed, POSITIVE), ("by |score| (CMD)", found.absolute, NEGATIVE)]
+    if found.random is not None:
+        drawn.append(("random", found.random, INK_SOFT))
+    sizes = [found.signed.curve.sizes[i] for i in shown]
+    for name, curve, colour in drawn:
+        value, lower, upper = np.array(curve.curve.faithfulness)[shown].T
         bars = None if np.isnan(lower).any() else {"array": upper - value, "arrayminus": value - lower, "thickness": 1}
         figure.add_scatter(
-            x=list(curve.sizes), y=value, error_y=bars, name=name, mode="lines+markers", line={"color": colour},
-            hovertemplate="size %{x}<br>f %{y:.3f}<extra></extra>",
+            x=sizes, y=value, error_y=bars, name=name, mode="lines+markers", line={"color": colour},
+            customdata=[curve.counts[i] for i in shown],
+            hovertemplate=f"size %{{x}}: %{{customdata}} {words.ITEMS[found.level]}<br>f %{{y:.3f}}<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1, line={"color": "#98a2b3", "dash": "dash"})
-    figure.update_xaxes(title_text="share of what was scored", type="log")
-    figure.update_yaxes(title_text="faithfulness")
-    return styled(figure, height=380).update_layout(legend={"orientation": "h", "y": 1.1})
+    ticks = {
+        "log": {"tickvals": sizes, "ticktext": [f"{size:g}" for size in sizes]},
+        "linear": {"tickvals": [0, 0.1, 0.2, 0.5, 1], "ticktext": ["0", "0.1", "0.2", "0.5", "1"]},
+    }
+    buttons = [
+        {
+            "label": f"{kind} axis",
+            "method": "relayout",
+            "args": [{"xaxis.type": kind, "xaxis.autorange": True, **{f"xaxis.{k}": v for k, v in of_kind.items()}}],
+        }
+        for kind, of_kind in ticks.items()
+    ]
+    title = f"size: share of the {words.ITEMS[found.level]} that were scored"
+    figure.update_xaxes(title_text=title, type="log", tickangle=0, **ticks["log"])
+    figure.update_yaxes(title_text="faithfulness f")
+    styled(figure, height=430)
+    return figure.update_layout(
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+        margin={"t": 40, "b": 90},
+        updatemenus=[
+            {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0.5, "xanchor": "center", "y": -0.2,
+             "yanchor": "top", "pad": {"r": 0, "t": 0}, "font": {"size": 11, "color": "#344054"}}
+        ],
+    )  # fmt: skip
