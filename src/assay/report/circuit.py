@@ -122,7 +122,10 @@ def split_sentence(found: FoundCircuit) -> str:
             f"Circuits ran on {n} pairs. The file does not say on which prompts its scores were made, so whether any "
             "of these is among them cannot be known."
         )
-    return f"Scores were made on {len(seen)} pairs, circuits ran on {n} others: no pair is in both."
+    shared, caveat = found.shared_prompts, found.signed.curve.caveat
+    alone = "and no prompt" if not shared else f"but {shared} single {'prompt is' if shared == 1 else 'prompts are'}"
+    said = f"Scores were made on {len(seen)} pairs, circuits ran on {n} others: no pair is in both, {alone}."
+    return said if caveat is None else f"{said} {caveat}"
 
 
 def label_sentence(found: FoundCircuit) -> str:
