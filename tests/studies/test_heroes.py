@@ -89,7 +89,7 @@ def test_values_of_the_study_are_those_of_the_library(folder: Path, trainings: P
     for metric, losses in causes.items():
         exact = assay.mean_ablation(model, pairs, metric=metric, force=True)
         np.testing.assert_allclose(losses, -exact.values, atol=1e-6)
-    of = measure_interactions(model, pairs, group="layer:2", metric=EXACT, second_order=False, exact=0, force=True)
+    of = measure_interactions(model, pairs, group="layer:2", metric=EXACT, force=True)
     assert of.group is not None
     rows = group_effects([found])
     (row,) = rows[(rows["group"] == "layer 2") & (rows["set"] == BEYOND)].to_dict("records")
@@ -221,6 +221,13 @@ def test_verdicts_follow_their_rule() -> None:
     # 0.72; 0.27; lower; lowest; layers; single and joint; 14 times; redundant; 36.4 %
     assert found == ["agrees", "agrees", "agrees", "agrees", "agrees", "does not agree", "agrees in part", "agrees",
                      "agrees", "agrees in part"]  # fmt: skip
+
+
+def test_a_wide_interval_tells_nothing() -> None:
+    table = pd.DataFrame([of_rho("reverse", seed, MAGNITUDE, EXACT, rho) for seed, rho in enumerate((0.9, -0.2))])
+    of_groups = pd.DataFrame({name: [] for name in ("task", "model", "set", "group", "single", "joint", "components")})
+    found = claims(table, pd.DataFrame({"model": [], "set": []}), of_groups)
+    assert [claim.verdict for claim in found] == ["not told"] * 3 + ["agrees"] + ["not told"] * 6
 
 
 def test_estimates_over_seeds() -> None:

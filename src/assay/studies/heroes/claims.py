@@ -45,7 +45,8 @@ def shown_percent(found: Estimate) -> str:
 def claims(table: pd.DataFrame, roles: pd.DataFrame, groups: pd.DataFrame) -> list[Claim]:
     """All of the paper's, out of distribution, classes by Delta alone, as in the paper.
 
-    A number *agrees* where it lies in the interval over seeds, *in part* where the interval lies on the same side of 0.
+    A number *agrees* where it lies in the interval over seeds and 0 does not, *in part* where the interval lies on the
+    same side of 0; where both lie in it nothing can be told.
     """
     reverse, sort = (rho(table, task, BEYOND, MAGNITUDE, EXACT).dropna().to_numpy() for task in ("reverse", "sort"))
     return [
@@ -65,7 +66,7 @@ def _number(says: str, found: Estimate, said: float) -> Claim:
         return Claim(says, shown(found), OPEN)
     verdict = NOT
     if found.lower <= said <= found.upper:
-        verdict = AGREES
+        verdict = OPEN if found.lower <= 0 <= found.upper else AGREES
     elif np.sign(found.lower) == np.sign(found.upper) == np.sign(said):
         verdict = IN_PART
     return Claim(says, f"{shown(found)} over {found.seeds} models", verdict)

@@ -259,16 +259,14 @@ def kept_table(table: pd.DataFrame, tasks: Sequence[str]) -> str:
     """Accuracy averaged over all sizes of pruning, over seeds."""
     if table.empty:
         return ""
-    by_seed = table.groupby(["task", "set", "measure", "seed"], sort=False)["mean"].mean()
+    by_seed = table.groupby(["task", "set", "measure", "seed"], as_index=False)["mean"].mean()
     names = list(dict.fromkeys(table["measure"]))
 
-    def cell(place: tuple[str, str], name: str) -> str:
-        try:
-            return shown(over_seeds(by_seed.loc[(*place, name)].to_numpy()))
-        except KeyError:
-            return ""
+    def cell(task: str, of_set: str, name: str) -> str:
+        rows = by_seed.query("task == @task and set == @of_set and measure == @name")
+        return shown(over_seeds(rows["mean"].to_numpy()))
 
-    rows = [[f"`{name}`", *(cell(place, name) for place in _places(tasks))] for name in names]
+    rows = [[f"`{name}`", *(cell(*place, name) for place in _places(tasks))] for name in names]
     return markdown(["in the order of", *(", ".join(place) for place in _places(tasks))], rows)
 
 
@@ -298,7 +296,8 @@ def models_table(table: pd.DataFrame, measured: Sequence[Measured]) -> str:
         if each.setting.is_trained:
             continue
         setting, (of, *_) = each.setting, each.audit.sets
-        part = rows.query("model == @setting.model and task == @setting.task").set_index("measure")
+        own = (rows["model"] == setting.model) & (rows["task"] == setting.task) & (rows["cause"] == each.audit.metric)
+        part = rows[own].set_index("measure")
         found = [_interval(*part.loc[name, ["rho", "lower", "upper"]]) if name in part.index else "" for name in names]
         g = part.loc[MAGNITUDE]
         counts = [f"{g[f'{role}_by_delta']} ({g[role]})" for role in ROLES[:2]]
