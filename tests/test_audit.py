@@ -133,6 +133,23 @@ def test_ties_are_averaged_and_a_constant_has_no_correlation() -> None:
     assert list(found.delta) == [1.5, 0.5, -0.5, -1.5]
 
 
+def test_what_is_tied_has_no_class() -> None:
+    generator = np.random.default_rng(0)
+    measure = np.arange(20.0)[:, None] + 0.01 * generator.standard_normal((20, 30))
+    nothing = audit_ranks(measure, np.zeros((20, 40)))
+    assert nothing.classes == ["unsettled"] * 20
+    assert not nothing.probabilities.any()
+    assert list(nothing.delta) == [number - 9.5 for number in range(20)]
+    # The first matters and has the smallest gradient; 19 that do nothing could be in any order.
+    causal = np.zeros((20, 40))
+    causal[0] = 1
+    assert audit_ranks(measure, causal).classes == ["hero", *["unsettled"] * 19]
+    # Ten pairs of ties. The eighth has Delta -6 or -5, the thirteenth 5 or 6.
+    causal = np.repeat(np.arange(10.0), 2)[::-1, None] + np.zeros((20, 40))
+    open_, told = ["unsettled"], audit_ranks(measure, causal).classes
+    assert told == ["hero"] * 7 + open_ + ["aligned"] * 4 + open_ + ["bloat"] * 7
+
+
 def test_bootstrap_of_the_correlation_covers_the_truth() -> None:
     """Of the population's ranks, about as often as it says."""
     generator = np.random.default_rng(1)

@@ -53,3 +53,13 @@ def test_data_sets_of_a_study_are_checked_before_a_model_is_loaded(run: Run, tmp
         assert ended.code == 2
         assert message in ended.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_study_of_heroes_is_refused(run: Run, tmp_path: Path) -> None:
+    ended = run("study", "heroes", "--out", str(tmp_path / "none"), "--page-only")
+    assert ended.code == 2
+    assert "holds no study of heroes and bloats" in ended.err
+    ended = run("study", "heroes", "--seeds", "0")
+    assert ended.code == 2
+    assert "--seeds must be at least 1" in ended.err
+    assert not list(tmp_path.iterdir())

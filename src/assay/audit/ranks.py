@@ -3,7 +3,7 @@
 Delta = rank(G) - rank(C), both ascending, ties averaged (Ye, arXiv 2602.01442). With n components a *hidden hero* has
 Delta <= -0.3 n (small gradient, large effect), a *gradient bloat* Delta >= 0.3 n; others are *aligned*. Examples, and
 the batches that gradients are taken on, are redrawn together many times; a class is told where it comes out in nine of
-ten draws, else the component is *unsettled*.
+ten draws, whatever the order of those that are tied, else the component is *unsettled*.
 
 Axes: C components, n examples, b batches, D draws.
 """
@@ -11,6 +11,7 @@ Axes: C components, n examples, b batches, D draws.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.stats import rankdata
@@ -34,7 +35,8 @@ class RankAudit:
     delta_upper: np.ndarray
     """(C,) 95 % bootstrap interval."""
     probabilities: np.ndarray
-    """(C, 3) share of draws in which a component is hero, aligned, bloat."""
+    """(C, 3) share of draws in which a component is hero, aligned, bloat. Their sum is below 1 where ties leave the
+    class open: a component that is tied with all others has no rank."""
     rho: float
     """Spearman correlation; NaN where all of either are equal."""
     rho_lower: float
@@ -69,13 +71,16 @@ def audit_ranks(measure: np.ndarray, causal: np.ndarray, *, draws: int = DRAWS, 
     of_examples = generator.multinomial(n, np.full(n, 1 / n), size=draws) / n
     b = measure.shape[1]
     of_batches = of_examples if b == n else generator.multinomial(b, np.full(b, 1 / b), size=draws) / b
-    ranks = ranks_of(of_batches @ measure.T), ranks_of(of_examples @ causal.T)
+    means = of_batches @ measure.T, of_examples @ causal.T
+    ranks = ranks_of(means[0]), ranks_of(means[1])
     there = ranks_of(measure.mean(1)[None])[0], ranks_of(causal.mean(1)[None])[0]
     deltas = ranks[0] - ranks[1]
     limit = SHARE * count
-    probabilities = np.stack(
-        [(deltas <= -limit).mean(0), (np.abs(deltas) < limit).mean(0), (deltas >= limit).mean(0)], axis=1
-    )
+    # Delta if ties were broken one way, and the other.
+    least = ranks_of(means[0], "min") - ranks_of(means[1], "max")
+    most = ranks_of(means[0], "max") - ranks_of(means[1], "min")
+    heroes, bloats, aligned = most <= -limit, least >= limit, (least > -limit) & (most < limit)
+    probabilities = np.stack([heroes.mean(0), aligned.mean(0), bloats.mean(0)], axis=1)
     lower, upper = np.quantile(deltas, [0.025, 0.975], axis=0)
     rhos = spearman(*ranks)
     ends = np.quantile(rhos, [0.025, 0.975]) if np.isfinite(rhos).all() else (np.nan, np.nan)
@@ -83,11 +88,11 @@ def audit_ranks(measure: np.ndarray, causal: np.ndarray, *, draws: int = DRAWS, 
     return RankAudit(there[0] - there[1], lower, upper, probabilities, rho, float(ends[0]), float(ends[1]))
 
 
-def ranks_of(means_DC: np.ndarray) -> np.ndarray:
-    """(D, C) ascending ranks from 1, ties averaged; sums that differ by rounding only are ties."""
+def ranks_of(means_DC: np.ndarray, ties: Literal["average", "min", "max"] = "average") -> np.ndarray:
+    """(D, C) ascending ranks from 1; sums that differ by rounding only are ties."""
     size = np.abs(means_DC).max(1, keepdims=True, initial=0.0)
     safe = np.where(size > 0, size, 1.0)
-    found: np.ndarray = rankdata(np.round(means_DC / safe, 12), axis=1)
+    found: np.ndarray = rankdata(np.round(means_DC / safe, 12), ties, axis=1)
     return found
 
 

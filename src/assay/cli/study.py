@@ -132,6 +132,52 @@ def gim_circuits(
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
 
 
+@study.command("heroes")
+def heroes(
+    seeds: Annotated[int, typer.Option(help="Trained models of each sequence task.")] = 10,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="2 500 examples, every checkpoint, more prompts and all measures of language models."
+        ),
+    ] = False,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of trainings that assay train made, DIR/reverse and DIR/sort. Default: the study trains its "
+            "own.",
+            metavar="DIR",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-heroes[-full].")] = None,
+    page: Annotated[Path | None, typer.Option(help="Markdown file to write. Default: heroes.md in the folder.")] = None,
+    page_only: Annotated[
+        bool, typer.Option("--page-only", help="Measure nothing; write the page of what is there.")
+    ] = False,
+) -> None:
+    """Does the size of a gradient tell what matters? (arXiv 2602.01442.)
+
+    Heroes, bloats, their joint ablation and pruning on models trained to reverse and to sort, along training, and on
+    SmolLM2-135M and Gemma 3 270M. What is measured is kept: stopped at any moment, the same command goes on.
+    """
+    from dataclasses import replace
+
+    from assay.model.loading import load
+    from assay.studies import heroes as hidden
+
+    if seeds < 1:
+        raise OptionError(f"--seeds must be at least 1, not {seeds}.")
+    sizes = replace(hidden.FULL if full else hidden.DEFAULT, seeds=seeds)
+    folder = out or Path("runs") / f"study-heroes{'-full' if full else ''}"
+    console = make_console()
+    if not page_only and not hidden.carry_out(
+        folder, sizes, sizes.settings(), load, models, lambda what: console.print(escape(what))
+    ):
+        console.print("Some models are not trained yet; the same command takes them up.")
+    written = hidden.write_page(folder, page or folder / "heroes.md")
+    console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
+
+
 def _questions(given: list[str]) -> dict[str, PromptSource]:
     from assay.data.readers import open_prompts
     from assay.studies.gim_circuits.settings import TASKS

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from assay.errors import OptionError, StoreError
@@ -42,16 +43,18 @@ def dynamics(
     request: dict[str, Any],
     seeds: Collection[int] | None = None,
     tell: Callable[[str], object] = lambda line: None,
+    at_most: int | None = None,
 ) -> pd.DataFrame:
     """Measure every checkpoint of a training that has not been measured yet, and write the table and its figures.
 
     Args:
-        training: a folder of `assay.training.train`, all of whose seeds are finished.
+        training: a folder of `assay.training.train`, whose seeds, or those wanted, are finished.
         out: the folder for what is measured; what is there already is not measured again.
         measure: called with each model, loaded and checked.
         request: what ``measure`` was told to do, as JSON has it; a folder holds one such request.
         seeds: only these.
         tell: called with a line after each checkpoint.
+        at_most: so many checkpoints of each seed, evenly in their order, the first and the final one among them.
 
     Returns:
         One row per checkpoint: seed, step, whether it is the final one, loss and exact matches of the training, and
@@ -63,7 +66,7 @@ def dynamics(
         AssayError: what ``measure`` raises.
     """
     training, out = Path(training).resolve(), Path(out).resolve()
-    checkpoints = _chosen(read_checkpoints(training), seeds)
+    checkpoints = _thinned(read_checkpoints(training, seeds), at_most)
     about = {"training": read_json(training / ABOUT, "a training"), "measured": request}
     _require_same(out, about)
     make_folders(out)
@@ -103,14 +106,15 @@ def write_figures(table: pd.DataFrame, folder: Path) -> list[Path]:
     return written
 
 
-def _chosen(checkpoints: list[Checkpoint], seeds: Collection[int] | None) -> list[Checkpoint]:
-    if seeds is None:
+def _thinned(checkpoints: list[Checkpoint], at_most: int | None) -> list[Checkpoint]:
+    if at_most is None:
         return checkpoints
-    there = sorted({checkpoint.seed for checkpoint in checkpoints})
-    for seed in seeds:
-        if seed not in there:
-            raise OptionError(f"The training has no seed {seed}, only {', '.join(map(str, there))}.")
-    return [checkpoint for checkpoint in checkpoints if checkpoint.seed in seeds]
+    found = []
+    for seed in dict.fromkeys(checkpoint.seed for checkpoint in checkpoints):
+        of_seed = [checkpoint for checkpoint in checkpoints if checkpoint.seed == seed]
+        places = np.linspace(0, len(of_seed) - 1, min(at_most, len(of_seed))).round().astype(int)
+        found += [of_seed[place] for place in places.tolist()]
+    return found
 
 
 def _require_same(out: Path, about: dict[str, Any]) -> None:

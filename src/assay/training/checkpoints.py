@@ -12,13 +12,14 @@ import json
 import math
 import shutil
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from assay.errors import StoreError
+from assay.errors import OptionError, StoreError
 from assay.model.quiet import quiet_transformers
 from assay.store.files import SCRATCH, sync
 
@@ -74,20 +75,27 @@ def write_checkpoint(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def read_checkpoints(folder: str | Path) -> list[Checkpoint]:
+def read_checkpoints(folder: str | Path, seeds: Collection[int] | None = None) -> list[Checkpoint]:
     """All models of a training folder that ended, in the order of seeds and steps; the last of a seed is its final one.
+
+    Args:
+        seeds: only these; others need not be finished.
 
     Raises:
         StoreError: no training folder, a damaged one, or one in which a seed is not finished.
+        OptionError: a seed that the training does not have.
     """
     folder = Path(folder)
     if not (folder / ABOUT).is_file():
         raise StoreError(f"{folder} holds no training: it has no {ABOUT}. assay train makes such folders.")
-    seeds = sorted(int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*"))
-    if not seeds:
+    there = sorted(int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*"))
+    if not there:
         raise StoreError(f"No seed of the training in {folder} has begun. Give the assay train command again.")
+    for seed in seeds or ():
+        if seed not in there:
+            raise OptionError(f"The training has no seed {seed}, only {', '.join(map(str, there))}.")
     found: list[Checkpoint] = []
-    for seed in seeds:
+    for seed in there if seeds is None else sorted(set(seeds)):
         place = seed_folder(folder, seed)
         if not (place / FINAL).is_dir():
             raise StoreError(f"Seed {seed} in {folder} is not finished. Give the assay train command again.")
