@@ -35,7 +35,7 @@ def test_what_is_left_is_told_by_the_rate_since_the_line_before(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    lines = progress._Lines("method", 1000, 100)
+    lines = progress._Lines("method", 1000, 100, "(component, prompt) pairs")
     for seconds, parts in ((10.0, 10), (20.0, 20), (39.0, -20), (40.0, 80)):
         now = seconds
         lines.advance(parts)

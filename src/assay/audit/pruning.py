@@ -29,7 +29,7 @@ RANDOM = "random"
 TABLED = ("hero", "bloat")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PrunedSet:
     """One set of prompts."""
 
@@ -42,7 +42,7 @@ class PrunedSet:
     """By class, of those with two members or more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pruning:
     """The metric as components go."""
 

@@ -25,7 +25,7 @@ UNSETTLED = "unsettled"
 DRAWS = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RankAudit:
     """One measure of importance held against the causal one, C components each."""
 

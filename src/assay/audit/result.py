@@ -23,7 +23,7 @@ CAUSE = "C"
 WITHIN, BEYOND = "in distribution", "out of distribution"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AuditedSet:
     """One set of prompts. Losses and estimates: positive where ablating the component hurts."""
 
@@ -54,7 +54,7 @@ class AuditedSet:
         return self.audits[MAGNITUDE].classes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Audit:
     """Gradient against cause."""
 

@@ -38,7 +38,8 @@ def edge_masks(steps: int = STEPS, seed: int = 0, penalty: float = PENALTY) -> E
     """Learned probabilities of being kept.
 
     Args:
-        steps: of Adam, each on one sampled circuit per prompt batch.
+        steps: of Adam, each on one sampled circuit per prompt batch, so what is learned depends on the examples
+            together, and within its noise on the memory that decides the batches.
         seed: of what is sampled.
         penalty: of keeping all edges; keeping none costs 1.
 

@@ -63,6 +63,7 @@ def joint_values(response: Response, groups: Sequence[Sequence[int]]) -> Tensor:
         InterventionError: a patch did not reach its component.
     """
     response = response.of(response.components)  # proves that a replay ends where the recording did
+    _ = response.moves  # asks every source, which may run the model: that must not happen within a replay
     values = response.base_values.new_empty(len(groups), response.batch.rows)
     families = _families(response, groups)
     # The rows of a family stand together: its lanes are the same components for each of them.
@@ -99,6 +100,7 @@ def joint_derivatives(response: Response) -> tuple[Tensor, Tensor]:
     response.require_differentiable()
     require_precision(response.model)
     response = response.of(response.components)
+    _ = response.moves
     model, batch, members = response.model, response.batch, tuple(response.components)
     count = len(members)
     slopes = torch.zeros(count, batch.rows, dtype=torch.float64, device=model.device)

@@ -22,7 +22,7 @@ MASKED = -30_000.0
 """Scores below are masked: a mask adds the lowest number of its dtype, -65504 in float16."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerScores:
     """Scores of one layer in the base run, as the softmax gets them, in float32 or better."""
 
@@ -108,7 +108,7 @@ class _Reading:
         return z_BTHD
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """n rows of attention, of one layer."""
 

@@ -56,7 +56,7 @@ def ablation_named(ablation: str, name: str = "joint", *, second_order: bool = F
     )
 
 
-@dataclass
+@dataclass(eq=False)
 class AblatedRuns:
     """The clean prompts of a run, to be ablated in any way."""
 
@@ -179,7 +179,7 @@ class Ratio:
         return f"{self.value:.3g} ({self.lower:.3g} to {self.upper:.3g})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GroupEffect:
     """k components ablated alone and together."""
 

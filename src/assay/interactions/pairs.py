@@ -45,7 +45,7 @@ SOURCE = "joint ablation as in Ye, arXiv 2602.01442; second order as in Zhang & 
 MOST_PAIRS = 50_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Interactions:
     """Losses of C components alone and two by two; positive: the ablation hurts."""
 
