@@ -98,9 +98,26 @@ def test_scores_are_added_to_a_submission(run: Run, level: str) -> None:
     assert "all/sort_sequence-sort/importances.json" in ended.out.replace("\n", "")
     (entry,) = check_submission("all", complete=False)
     assert (entry.task, entry.model, entry.level) == ("sort", "sequence-sort", level)
+    again = run(*COMMAND, "--level", level, "--method", method, "--submission", "all", "--out", "folder")
+    assert "Replaced what was there in the submission" in again.out
     Path("all/sort_sequence-sort/importances.json").unlink()
     assert run(*COMMAND, "--level", level, "--method", method, "--submission", "all", "--out", "folder").code == 0
     assert len(check_submission("all", complete=False)) == 1
+
+
+def test_from_runs_on_as_many_unseen_pairs_as_asked(run: Run) -> None:
+    assert run(*COMMAND, "--method", "random", "--size", "0.1", "--out", "folder").code == 0
+    for n in ("2", "7"):
+        given = ("circuit", "sequence-sort", "--task", "sort", "--n", n, "--from", "folder", "--size", "0.1")
+        ended = run(*given, "--out", f"of-{n}")
+        assert ended.code == 0, ended.err
+        assert f"circuits ran on {n} others" in " ".join(ended.out.split())
+
+
+def test_a_threshold_that_nothing_reaches_is_refused(run: Run) -> None:
+    ended = run(*COMMAND, "--method", "random", "--select", "threshold", "--threshold", "1000")
+    assert ended.code == 2
+    assert "No score reaches --threshold 1000: the largest absolute score is" in ended.err
 
 
 def test_exact_scores_are_not_called_unvalidated(run: Run) -> None:

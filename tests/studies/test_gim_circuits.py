@@ -21,7 +21,7 @@ from assay.studies.gim_circuits.choosing import Chosen, choose
 from assay.studies.gim_circuits.settings import ENSEMBLES, GIM, METHODS, PARTS
 from assay.studies.gim_circuits.tables import claims, duels, read_setting, read_sizes, values
 
-SMALL = replace(DEFAULT, scored=3, evaluated=4, steps=2, mask_steps=2, shares=(0.1, 0.5, 1.0))
+SMALL = replace(DEFAULT, scored=3, evaluated=6, steps=2, mask_steps=2, shares=(0.1, 0.5, 1.0))
 SETTINGS = [Setting("sequence-sort", "sort"), Setting("sequence-sort", "facts")]
 """The second goes by the name of a task of one step."""
 
@@ -47,7 +47,7 @@ def test_values_of_the_study_are_those_of_the_library(folder: Path, sorter: assa
     assert found is not None
     assert not found.missing
     scored, evaluated = found.chosen.scored, found.chosen.evaluated
-    assert (len(scored), len(evaluated)) == (3, 4)
+    assert (len(scored), len(evaluated)) == (3, 6)
     assert {p.clean for p in scored}.isdisjoint({p.clean for p in evaluated})
     again = {
         "eap": edge_scores(sorter, scored, "eap"),
@@ -71,10 +71,12 @@ def test_the_paired_difference_is_of_the_same_prompts(folder: Path) -> None:
     found = read_setting(folder, SETTINGS[0])
     assert found is not None
     table = values([found], SMALL)
-    rows = table[(table["measure"] == "CMD") & (table["method"] != GIM)]
-    of_gim = float(table.query("method == @GIM and measure == 'CMD'")["value"].iloc[0])
-    np.testing.assert_allclose(rows["gim_over"], rows["value"] - of_gim)
-    assert (rows["gim_over_lower"] <= rows["gim_over"] + 1e-9).all()
+    for measure, sign in (("CPR", 1), ("CMD", -1)):
+        of_gim = float(table.query("method == @GIM and measure == @measure")["value"].iloc[0])
+        rows = table[(table["measure"] == measure) & (table["method"] != GIM)]
+        np.testing.assert_allclose(rows["gim_over"], sign * (of_gim - rows["value"]), atol=1e-12)
+        assert (rows["gim_over_lower"] <= rows["gim_over"] + 1e-9).all()
+        assert (rows["gim_over_upper"] >= rows["gim_over"] - 1e-9).all()
     for measure, best in (("CPR", "max"), ("CMD", "min")):
         part = table[table["measure"] == measure]
         assert (part[part["rank"] == 1]["value"] == getattr(part["value"], best)()).all()
@@ -161,6 +163,17 @@ def test_verdicts_follow_their_rule() -> None:
     assert [claim["verdict"] for claim in claims(table)] == ["holds", "does not hold", "holds in part", "holds"]
 
 
+def test_a_setting_without_gim_decides_nothing(folder: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(folder, tmp_path / "moved"))
+    (moved / SETTINGS[0].folder / f"{GIM}.json").unlink()
+    (one, both) = ([read_setting(moved, setting) for setting in part] for part in (SETTINGS[:1], SETTINGS))
+    assert all(both)
+    assert values([each for each in one if each], SMALL)["gim_over"].isna().all()
+    table = values([each for each in both if each], SMALL)
+    assert set(duels(table)["settings"]) == {1}
+    write_page(moved, tmp_path / "page.md", SETTINGS[:1])
+
+
 def test_damage_and_other_data_are_refused(folder: Path, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(folder, tmp_path / "moved"))
     (moved / SETTINGS[0].folder / "eap.safetensors").write_bytes(b"")
@@ -188,7 +201,7 @@ def test_sizes_come_back(folder: Path) -> None:
 
 @pytest.mark.xdist_group("real models")
 def test_questions_are_chosen_and_counted(smollm2: assay.Model, tmp_path: Path) -> None:
-    rows = [{"question": f"Which is {word}?", "options": "A. ice\nB. fire\nC. snow\nD. milk", "answer": "B. fire"}
+    rows = [{"question": f"Read this.\nWhich is {word}?", "options": "A. ice\nB. fire\nC. snow\nD. milk", "answer": "B. fire"}
             for word in ("hot", "red", "warm", "burning", "bright")]  # fmt: skip
     path = tmp_path / "arc.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))

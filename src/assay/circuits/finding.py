@@ -197,6 +197,11 @@ def find_circuit(
             share = size
             if threshold is not None:
                 kept = items.above(threshold)
+                if not items.count(kept):
+                    raise OptionError(
+                        f"No score reaches --threshold {threshold:g}: the largest absolute score is "
+                        f"{np.abs(items.mean).max():.4g}."
+                    )
             elif faithfulness is not None:
                 assert isinstance(scores, EdgeScores)
                 options.pop("ungrouped", None)

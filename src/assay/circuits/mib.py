@@ -91,13 +91,24 @@ def read_mib(path: str | Path, model: Model) -> EdgeScores:
             "needs a score."
         )
     try:
-        values = np.array([[float(content["edges"][name]["score"]) for name in graph.edge_names]])
+        values = np.array([[number(content["edges"][name]["score"]) for name in graph.edge_names]])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: an edge has no score that is a number ({error}).") from error
     if not np.isfinite(values).all():
         edge = int(np.flatnonzero(~np.isfinite(values[0]))[0])
         raise DataError(f"{path}: the score of {graph.edge_name(edge)} is not finite.")
     return _described(graph, values, content, path)
+
+
+def number(value: Any) -> float:
+    """A JSON number.
+
+    Raises:
+        TypeError: text, true or false, or null.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
 
 
 def read_mib_circuit(path: str | Path, model: Model) -> Flags:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from assay.circuits.edges import label_of
 from assay.circuits.graph import Flags, Graph
-from assay.circuits.mib import POSITIVE, describe_pairs, describe_shape, read_content
+from assay.circuits.mib import POSITIVE, describe_pairs, describe_shape, number, read_content
 from assay.circuits.nodes import node_scores
 from assay.errors import DataError, OptionError
 from assay.model import Model
@@ -79,8 +79,8 @@ def read_mib_nodes(path: str | Path, model: Model) -> NDArray[np.float64]:
     if unknown := set(nodes) - {"logits"} ^ set(graph.source_names):
         raise DataError(f"{path} has not the nodes of {model.name}: {len(unknown)} differ, such as {min(unknown)!r}.")
     try:
-        values = np.array([float(nodes[name].get("score", np.nan)) for name in graph.source_names])
-    except (AttributeError, TypeError, ValueError) as error:
+        values = np.array([number(nodes[name].get("score", np.nan)) for name in graph.source_names])
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: a node has a score that is no number ({error}).") from error
     if np.isinf(values).any() or np.isnan(values).all():
         raise DataError(f"{path}: no node has a score, or one is infinite.")

@@ -79,8 +79,9 @@ def carry_out(given: dict[str, Any], command: str) -> None:
             except KeyboardInterrupt:
                 raise Interrupted(what_is_kept(kept)) from None
     if given["submission"] is not None:
-        added = _submit(given["submission"], found, prompts, folder)
-        say(f"Added to the submission: {escape(str(added))}", style="dim", soft_wrap=True)
+        added, replaced = _submit(given["submission"], found, prompts, folder)
+        done = "Replaced what was there in" if replaced else "Added to"
+        say(f"{done} the submission: {escape(str(added))}", style="dim", soft_wrap=True)
     if given["as_json"]:
         print(json.dumps(circuit_as_json(found, given["top"]), indent=2, ensure_ascii=False))
         return
@@ -115,7 +116,7 @@ def _find(
         scores = _scores_from(given["from"], given["level"], model)
         if given["submission"] is not None and isinstance(scores, EdgeScores):
             require_exportable(scores.graph)
-        evaluation = _unseen(model, pairs, scores.pairs, given["chat"], n)
+        evaluation = _unseen(model, pairs, scores.pairs, given["chat"], n, given["n"])
         return find_circuit(model, evaluation, evaluation, given["level"], scores=scores, **common)
     seen, evaluation = split_pairs(pairs, n)
     parameters = {name: given[name] for name in PARAMETERS if given[name] is not None}
@@ -145,14 +146,20 @@ def _scores_from(path: Path, level: str, model: Model) -> EdgeScores | Scores:
     return scores
 
 
-def _unseen(model: Model, pairs: PromptPairs, seen: PromptPairs | None, chat: bool, n: int | None) -> PromptPairs:
-    """The first n that scores have not seen."""
+def _unseen(
+    model: Model, pairs: PromptPairs, seen: PromptPairs | None, chat: bool, n: int | None, asked: int | None
+) -> PromptPairs:
+    """The first n that scores have not seen.
+
+    Raises:
+        DataError: they are fewer than two, or than was asked for.
+    """
     known = already_seen(model, pairs, seen, chat=chat)
     left = tuple(pair for pair, was_seen in zip(pairs, known, strict=True) if not was_seen)[:n]
-    if len(left) < 2:
+    if len(left) < (2 if asked is None else max(2, asked)):
         raise DataError(
             f"Of {len(pairs)} prompt pairs the scores have seen all but {len(left)}. A circuit is run on prompts that "
-            "did not choose it: use another --seed, or other prompts."
+            "did not choose it: use another --seed, other prompts, or a smaller --n."
         )
     return replace(pairs, pairs=left)
 
@@ -168,17 +175,32 @@ def _write_beside(found: FoundCircuit, scratch: Path) -> None:
         write_mib_nodes(found.scores, scratch / "scores.json", parallel=parallel, kept=found.kept, ranking=ranking)
 
 
-def _submit(submission: Path, found: FoundCircuit, prompts: TaskPrompts, folder: Path) -> Path:
+def _submit(submission: Path, found: FoundCircuit, prompts: TaskPrompts, folder: Path) -> tuple[Path, bool]:
+    """Where the scores lie, and whether others lay there."""
     name = entry_name(prompts.name, found.provenance["model"]["name"], found.evaluated.options)
-    return add_to_submission(submission, name, folder / "scores.json")
+    there = (submission / name).exists()
+    return add_to_submission(submission, name, folder / "scores.json"), there
 
 
 def _pairs_needed(given: dict[str, Any]) -> int | None:
-    """Twice as many as scores are made on; of a file without --n, all."""
+    """For scores and for circuits; of a file without --n, all."""
     n = given["n"]
     if n is not None and n < 1:
         raise OptionError(f"--n must be at least 1, not {n}.")
-    return 2 * (n or DEFAULT_PAIRS) if n is not None or given["task"] in TASKS else None
+    if n is None and given["task"] not in TASKS:
+        return None
+    wanted = n or DEFAULT_PAIRS
+    return wanted + (wanted if given["from"] is None else max(wanted, _pairs_behind(given["from"])))
+
+
+def _pairs_behind(path: Path) -> int:
+    """How many pairs scores were made on; 0 where that is not said, or where they cannot be read."""
+    try:
+        if path.is_dir():
+            return (path / "prompts.jsonl").read_bytes().count(b"\n")
+        return len(json.loads(path.read_bytes())["assay"]["prompts"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return 0
 
 
 def _check(given: dict[str, Any]) -> None:

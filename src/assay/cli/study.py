@@ -180,12 +180,14 @@ def heroes(
 
 def _questions(given: list[str]) -> dict[str, PromptSource]:
     from assay.data.readers import open_prompts
-    from assay.studies.gim_circuits.settings import TASKS
+    from assay.studies.gim_circuits.settings import TASKS, Setting
 
     found: dict[str, PromptSource] = {}
+    taken = {Setting("", task).folder for task in TASKS}  # folders, in which "arithmetic, plus" has no comma
     for each in given:
         name, equals, source = each.partition("=")
-        if not equals or not source or name in found or not re.fullmatch(r"[\w.-]+", name) or name in TASKS:
+        known = name in found or Setting("", name).folder in taken
+        if not equals or not source or known or not re.fullmatch(r"[\w.-]+", name):
             raise OptionError(f"--data is like arc-easy=FILE, each name once and none of a task; not {each!r}.")
         found[name] = open_prompts(source)
         if found[name].kind != "choices":

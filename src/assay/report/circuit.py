@@ -19,6 +19,12 @@ CARRIED = {
     "zero": "carries nothing",
     "mean": "carries its mean over reference prompts",
 }
+VERDICTS = {
+    "verified": "measured by intervention",
+    "unresolved": "estimates that nothing has checked",
+    "none": "no estimates of an effect",
+}
+"""What is true of all scores of a method."""
 NAMED = 12
 """Nodes that are named in a sentence."""
 
@@ -34,15 +40,18 @@ def answer(found: FoundCircuit) -> list[str]:
     nodes = nodes_of(found)[:-1]
     inside = items_in(found) if found.level == "neuron" else nodes
     named = ", ".join(inside[:NAMED]) + (f" and {len(inside) - NAMED} more" if len(inside) > NAMED else "")
-    between = f", from {len(nodes)} nodes" if found.level == "edge" else ""
+    between = f", from {len(nodes)} nodes ({named})," if found.level == "edge" else f" ({named})"
     f = found.faithfulness
     sentences = [
-        f"{many} {ITEMS[found.level]}{between} ({named}), have a faithfulness of {interval(f)}: {share_of(f.value)}. "
-        f"{how(found)}",
+        f"{many} {ITEMS[found.level]}{between} have a faithfulness of {interval(f)}: {share_of(f.value)}. {how(found)}",
     ]
-    if len(found.values.values.T) > 1:
+    if _is_everything(found) and not found.setting.get("size_given", True):
+        sentences.insert(
+            0, "No circuit smaller than the model reached a faithfulness of 0.5; this is the model itself."
+        )
+    if len(found.values.values.T) > 1 and not _is_everything(found):
         left_out = found.values.estimates(seed=found.seed)[1]
-        sentences.append(f"What it leaves out has by itself {interval(left_out)}; near 0, nothing is missing from it.")
+        sentences.append(f"What it leaves out has by itself {interval(left_out)}: near 0, that does nothing alone.")
     if found.random is None:
         yardstick = "random circuits have about .25"
     else:
@@ -58,6 +67,10 @@ def answer(found: FoundCircuit) -> list[str]:
             "against the answer is left out."
         )
     return sentences
+
+
+def _is_everything(found: FoundCircuit) -> bool:
+    return bool(found.kept.all())
 
 
 def share_of(f: float) -> str:
@@ -77,9 +90,13 @@ def how(found: FoundCircuit) -> str:
         return f"Chosen: every absolute score of at least {said['threshold']:g}."
     if said.get("size_given", True):
         return f"Chosen {by}: --size {found.size:g} of what was scored."
+    curve = (found.signed if said.get("select") == "top" else found.absolute).curve
+    reached = zip(curve.sizes, curve.faithfulness, strict=True)
+    again = [f"{size:g}" for size, f in reached if size > (found.size or 0) and f.value < 0.5]
+    falls = f" It falls below that again at {', '.join(again)}." if again else ""
     return (
         f"Chosen {by}: {found.size:g} of what was scored, the smallest size of the curve with a faithfulness of at "
-        f"least 0.5. {flatters}"
+        f"least 0.5.{falls} {flatters}"
     )
 
 

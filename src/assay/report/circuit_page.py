@@ -41,7 +41,7 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
             curve_columns=words.curve_columns(found),
             meaning_of_faithfulness=words.meaning_of_faithfulness(found),
             meaning_of_scores=words.meaning_of_scores(found),
-            verdict=words.verdict(found),
+            verdict=f"{words.verdict(found)}: {words.VERDICTS[words.verdict(found)]}",
             cost=words.cost_sentence(found),
             next_step=words.next_step(found, "FOLDER"),
             curve_rows=words.curve_rows(found),

@@ -55,7 +55,12 @@ def print_circuit(
     _print_table(console, "Faithfulness over size", words.curve_columns(found), words.curve_rows(found), left=0)
     console.print(escape(words.meaning_of_faithfulness(found)), style="dim", highlight=False)
     columns = words.score_columns(found)
-    _print_table(console, f"Largest scores ({words.verdict(found)})", columns, words.score_rows(found, top))
+    _print_table(
+        console,
+        f"Largest scores ({words.verdict(found)}: {words.VERDICTS[words.verdict(found)]})",
+        columns,
+        words.score_rows(found, top),
+    )
     console.print(escape(words.meaning_of_scores(found)), style="dim", highlight=False)
     if cost := words.cost_sentence(found):
         console.print(escape(cost), style="dim", highlight=False)

@@ -12,6 +12,7 @@ from assay.data import PromptPair, PromptPairs
 from assay.data.baseline import standard_error
 from assay.data.encoding import prompt_ids, tokenizer_of
 from assay.data.readers import PromptSource
+from assay.data.readers.choices import LETTERS
 from assay.data.tasks import make_pairs
 from assay.methods import random_scores
 from assay.model import Model
@@ -95,10 +96,9 @@ def choose(model: Model, setting: Setting, sizes: Sizes, data: PromptSource | No
 
 def _right(model: Model, pairs: PromptPairs) -> float:
     """How often the right letter is more probable than each of the others that are listed."""
-    letters = [line[0] for line in pairs[0].clean.split("\n")[1 : 1 + CHOICES]]
     right = np.ones(len(pairs), bool)
     for turn in range(1, CHOICES):
-        others = [f" {letters[(letters.index(str(pair.answer)[1]) + turn) % CHOICES]}" for pair in pairs]
+        others = [f" {LETTERS[(LETTERS.index(str(pair.answer)[1]) + turn) % CHOICES]}" for pair in pairs]
         against = tuple(replace(pair, wrong_answer=other) for pair, other in zip(pairs, others, strict=True))
         right &= random_scores(model, replace(pairs, pairs=against), force=True).baseline.clean > 0
     return float(right.mean())
