@@ -201,7 +201,8 @@ def test_sizes_come_back(folder: Path) -> None:
 
 @pytest.mark.xdist_group("real models")
 def test_questions_are_chosen_and_counted(smollm2: assay.Model, tmp_path: Path) -> None:
-    rows = [{"question": f"Read this.\nWhich is {word}?", "options": "A. ice\nB. fire\nC. snow\nD. milk", "answer": "B. fire"}
+    options = "A. ice\nB. fire\nC. snow\nD. milk"
+    rows = [{"question": f"Read this.\nWhich is {word}?", "options": options, "answer": "B. fire"}
             for word in ("hot", "red", "warm", "burning", "bright")]  # fmt: skip
     path = tmp_path / "arc.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
