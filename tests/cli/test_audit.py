@@ -80,10 +80,15 @@ def test_interactions_tables_page_json_and_the_finished_run(run: Run, tmp_path: 
 
 
 def test_heroes_are_those_of_an_audit(run: Run) -> None:
-    ended = run(*INTERACTIONS[:6], "--group", "heroes", "--metric", "exact-match", "--out", "folder")
+    heroes = ("interactions", "sequence-sort", "--task", "sort", "--n", "80", "--group", "heroes")
+    ended = run(*heroes, "--metric", "log-prob", "--out", "folder")
     assert ended.code == 0, ended.err
     model = assay.load("sequence-sort")
-    audit = assay.audit_gradients(model, assay.tasks.sort(model, n=34), rivals=[])
+    audit = assay.audit_gradients(model, assay.tasks.sort(model, n=80), rivals=[], metric="log-prob")
+    assert len(audit.members("hero")) > 1
+    alone = run(*heroes, "--metric", "exact-match")
+    assert alone.code == 2
+    assert "sure of 1 heroes (L1 MLP); a group is two or more" in alone.err
     assert assay.Interactions.load("folder").names == [name for name in audit.names if name in audit.members("hero")]
 
 

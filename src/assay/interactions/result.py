@@ -35,7 +35,7 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Sequences:
     """The token sequences that were run: one for an example, or one for each of its two answers."""
 
