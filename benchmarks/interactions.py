@@ -26,7 +26,7 @@ import assay
 from assay.data.encoding import encode
 from assay.data.metrics import METRICS
 from assay.engine.batches import make_batches
-from assay.interactions.joint_ablation import ablated_runs, ablation_named
+from assay.interactions.joint_ablation import ablated_runs, group_ablation
 
 HERE = Path(__file__).parent
 BLOCK = 4
@@ -125,7 +125,7 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
     pairs = assay.tasks.ioi(model, n=given.prompts or 16)
     given.work.mkdir(parents=True, exist_ok=True)
     began, sums, products = time.perf_counter(), None, 0
-    method = ablation_named("zero", "benchmark", second_order=True)
+    method = group_ablation("zero", "benchmark", second_order=True)
     for number in range(0, len(pairs), BLOCK):
         path = given.work / f"second-{number}.npy"
         if not path.exists():
@@ -177,7 +177,7 @@ def exact_of(model: assay.Model, pairs: Any, given: argparse.Namespace, name: st
         path = given.work / f"exact-{name}-{len(couples)}-{number}.npy"
         if not path.exists():
             with ablated_runs(
-                ablation_named("zero"), model, pairs[number : number + BLOCK], sites=given.sites, memory=given.memory,
+                group_ablation("zero"), model, pairs[number : number + BLOCK], sites=given.sites, memory=given.memory,
                 force=True, progress=True,
             ) as runs:  # fmt: skip
                 singles = [(i,) for i in range(len(runs.components))]

@@ -123,7 +123,7 @@ def test_the_page_marks_words_without_their_spaces_and_names_both_thresholds(tmp
         (("--threshold", "-1"), "--threshold"),
         (("--temperature", "0.5"), "--temperature"),
         (("--rerun", "-1"), "--rerun"),
-        (("--components", "noise"), "zero, mean, resample"),
+        (("--components", "noise"), "mean, zero, resample"),
         (("--mean", "position"), "--components"),
         (("--components", "zero", "--mean", "position"), "averages nothing"),
         (("--metric", "exact-match"), "gradient"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import assay
 from assay.data import PromptPair, PromptPairs
-from assay.interactions.joint_ablation import ablated_runs, ablation_named
+from assay.interactions.joint_ablation import ablated_runs, group_ablation
 from assay.interactions.pairs import measure_interactions
 from conftest import ids_of, random_pairs, wrapped
 from families import TINY
@@ -69,7 +69,7 @@ def test_groups_equal_nested_hooks(family: str) -> None:
     model, pairs = wrapped(family), random_pairs(3)
     places = naive.places(model.hf)
     groups = groups_of(len(places))
-    with ablated_runs(ablation_named("zero"), model, pairs, force=True) as runs:
+    with ablated_runs(group_ablation("zero"), model, pairs, force=True) as runs:
         found = runs.losses(groups)
 
     def zeros(pair: PromptPair, place) -> Tensor:
@@ -86,7 +86,7 @@ def test_mean_ablation_of_groups(family: str) -> None:
     reference = random_pairs(34, seed=3, lengths=(7,))
     places = naive.places(model.hf)
     groups = groups_of(len(places), seed=1)[-12:]
-    with ablated_runs(ablation_named("mean"), model, pairs, reference=reference, force=True) as runs:
+    with ablated_runs(group_ablation("mean"), model, pairs, reference=reference, force=True) as runs:
         found = runs.losses(groups)
     runs_of = [ids_of(pair.corrupted) for pair in reference]
     means = {place: torch.stack([naive.activation(model.hf, family, ids, place) for ids in runs_of]).mean(0)
@@ -101,7 +101,7 @@ def test_memory_changes_nothing(family: str) -> None:
     groups = groups_of(len(naive.places(model.hf)))
     found = []
     for memory in (1 << 30, 1 << 17, 1 << 12):
-        with ablated_runs(ablation_named("zero"), model, pairs, force=True) as runs:
+        with ablated_runs(group_ablation("zero"), model, pairs, force=True) as runs:
             object.__setattr__(runs.run.setting, "memory", memory)
             found.append(runs.losses(groups))
     np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-10)
@@ -112,7 +112,7 @@ def test_memory_changes_nothing(family: str) -> None:
 def test_derivatives_equal_autograd_through_nested_hooks(family: str) -> None:
     model, pairs = wrapped(family), random_pairs(2)
     places = naive.places(model.hf)
-    with ablated_runs(ablation_named("zero", second_order=True), model, pairs, force=True) as runs:
+    with ablated_runs(group_ablation("zero", second_order=True), model, pairs, force=True) as runs:
         slope, second = runs.derivatives()
     for example, pair in enumerate(pairs):
         strength = torch.zeros(len(places), dtype=torch.float64, requires_grad=True)

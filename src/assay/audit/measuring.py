@@ -20,7 +20,7 @@ from assay.engine.cost import CostMeter
 from assay.engine.joint import KINDS_OF_GROUPS
 from assay.engine.sources import MeanOver, zeros
 from assay.errors import OptionError, instead_of
-from assay.interactions.joint_ablation import ablation_named, can_differentiate
+from assay.interactions.joint_ablation import can_differentiate, group_ablation
 from assay.methods.attribution_patching import METHOD as ATTRIBUTION_PATCHING
 from assay.methods.method import DEFAULT_SITES, AnyPairs, CommonOptions, measure
 from assay.methods.preparation import prepared, settled
@@ -56,7 +56,7 @@ class Choices:
     pruned_examples: int = PRUNED_EXAMPLES
 
     def __post_init__(self) -> None:
-        ablation_named(self.ablation)
+        group_ablation(self.ablation)
         for name in self.rivals:
             rival_named(name, self.ablation)
         if self.mlp_weights not in MLP_WEIGHTS:

@@ -17,7 +17,7 @@ import pandas as pd
 from assay.audit.result import CAUSE, Audit
 from assay.engine.sources import MeanOver
 from assay.errors import OptionError
-from assay.interactions.joint_ablation import GroupEffect, ablated_runs, ablation_named, spread
+from assay.interactions.joint_ablation import GroupEffect, ablated_runs, group_ablation, spread
 from assay.methods.method import AnyPairs, CommonOptions
 from assay.methods.registry import METHODS
 from assay.model import Model
@@ -143,7 +143,7 @@ def prune(
     place = {group: number for number, group in enumerate(groups)}
 
     sets, costs = [], {}
-    method = ablation_named(audit.ablation, "pruning")
+    method = group_ablation(audit.ablation, "pruning")
     for of in audit.sets:
         others = (reference or of.pairs) if METHODS[f"{audit.ablation}-ablation"].uses_reference else None
         with ablated_runs(

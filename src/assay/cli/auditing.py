@@ -25,6 +25,7 @@ from assay.model.loading import fingerprint, load
 from assay.report import describe
 from assay.report.audit import as_json as as_dictionary
 from assay.report.audit import print_audit, write_audit_page
+from assay.report.places import print_folder
 from assay.scores import configuration_hash
 from assay.store import finished_run, require_writable
 
@@ -72,8 +73,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         print(json.dumps(as_dictionary(found, top), indent=2, ensure_ascii=False))
         return
     print_audit(console, found, top)
-    console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-    console.print(f"Page: {escape(str((folder / 'report.html').resolve()))}", style="dim", soft_wrap=True)
+    print_folder(console, folder)
 
 
 def default_pairs(task: str) -> int | None:

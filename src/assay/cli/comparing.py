@@ -25,6 +25,7 @@ from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
 from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison, setting_of
 from assay.report.comparison_page import write_comparison
+from assay.report.places import print_folder
 from assay.scores import configuration_hash
 from assay.sites import Component, Selection, parse
 from assay.store import finished_run, require_writable
@@ -90,5 +91,4 @@ def compare_methods(given: dict[str, Any], command: str) -> None:
     print_headline(console, run)
     print_setting(console, run)
     print_comparison(console, read_comparison(run), given["k"])
-    console.print(f"Folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-    console.print(f"Page: {escape(str((folder / 'report.html').resolve()))}", style="dim", soft_wrap=True)
+    print_folder(console, folder)

@@ -17,7 +17,7 @@ from assay.data import PromptPairs
 from assay.data.readers import AnyPairs, PromptSource, open_prompts
 from assay.data.tasks import TASKS
 from assay.errors import OptionError
-from assay.interactions.joint_ablation import ablation_named
+from assay.interactions.joint_ablation import group_ablation
 from assay.interactions.pairs import Interactions, measure_interactions
 from assay.interactions.pairs_folder import save_interactions
 from assay.model import Model
@@ -25,6 +25,7 @@ from assay.model.loading import fingerprint
 from assay.report import describe
 from assay.report.interactions import as_json as as_dictionary
 from assay.report.interactions import print_interactions, write_interactions_page
+from assay.report.places import print_folder
 from assay.scores import configuration_hash
 from assay.store import finished_run, require_writable
 
@@ -36,7 +37,7 @@ COMMON = ("ablation", "memory", "seed", "align", "chat", "force", "mean")
 def carry_out(given: dict[str, Any], command: str) -> None:
     """Measure, keep, print."""
     given = {**given, "n": given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)}
-    ablation_named(given["ablation"])
+    group_ablation(given["ablation"])
     check_ablation(given)
     if given["exact"] is not None and given["exact"] < 0:
         raise OptionError(f"--exact must be at least 0, not {given['exact']}.")
@@ -74,8 +75,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         print(json.dumps(as_dictionary(found, top), indent=2, ensure_ascii=False))
         return
     print_interactions(console, found, top)
-    console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-    console.print(f"Page: {escape(str((folder / 'report.html').resolve()))}", style="dim", soft_wrap=True)
+    print_folder(console, folder)
 
 
 def _group(given: dict[str, Any], model: Model, pairs: PromptPairs, reference: AnyPairs | None) -> Any:

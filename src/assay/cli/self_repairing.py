@@ -21,6 +21,7 @@ from assay.interactions.self_repair import METHOD, Limits
 from assay.methods.requirements import require_gradient, require_mean, require_reference
 from assay.model.loading import fingerprint, load
 from assay.report import describe
+from assay.report.places import print_folder
 from assay.report.self_repair import as_json as as_dictionary
 from assay.report.self_repair import print_self_repair
 from assay.report.self_repair_page import write_self_repair_page
@@ -65,8 +66,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         print(json.dumps(as_dictionary(found, top), indent=2, ensure_ascii=False))
         return
     print_self_repair(console, found, top)
-    console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-    console.print(f"Page: {escape(str((folder / 'report.html').resolve()))}", style="dim", soft_wrap=True)
+    print_folder(console, folder)
 
 
 def _check(given: dict[str, Any]) -> None:

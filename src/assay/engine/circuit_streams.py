@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,10 +26,14 @@ class Streams(ABC):
     """
 
     def __init__(self, counterfactual: Tensor, circuits: int) -> None:
-        self.counterfactual = counterfactual
+        self.counterfactual, self.circuits = counterfactual, circuits
         _, self.rows, self.positions, self.width = counterfactual.shape
-        shape = (circuits, len(counterfactual), counterfactual[0].numel())
-        self.table = torch.empty(shape, dtype=counterfactual.dtype, device=counterfactual.device)
+
+    @cached_property
+    def table(self) -> Tensor:
+        like = self.counterfactual
+        shape = (self.circuits, len(like), like[0].numel())
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
 
     @abstractmethod
     def set(self, sources: slice, current: Tensor) -> None:
@@ -52,7 +57,7 @@ class Streams(ABC):
 
     def _by_circuit(self, of_lanes: Tensor) -> Tensor:
         """(..., N, t, M) to (C, ..., R, t, M)."""
-        lanes = (self.table.shape[0], self.rows, self.positions, self.width)
+        lanes = (self.circuits, self.rows, self.positions, self.width)
         return of_lanes.reshape(*of_lanes.shape[:-3], *lanes).movedim(-4, 0)
 
     def _summed(self, edges_CUs: Tensor) -> Tensor:

@@ -25,18 +25,16 @@ from assay.engine.cost import CostMeter
 from assay.engine.paths import PathPatch, Receivers
 from assay.engine.response import Response
 from assay.engine.sources import MeanOver
-from assay.errors import OptionError, instead_of
 from assay.interactions.spread import ratio
 from assay.methods.direct_effect import direct
 from assay.methods.method import AnyPairs, CommonOptions, Method, Setting, effect
 from assay.methods.plan import make_plan
 from assay.methods.preparation import prepared
-from assay.methods.registry import METHODS
+from assay.methods.registry import ablation_named
 from assay.methods.sharded import Computer
 from assay.model import Model
 from assay.sites import AnySites, Component
 
-ABLATIONS = ("zero", "mean", "resample")
 SOURCE = "McGrath et al., arXiv 2307.15771; Rushing and Nanda, arXiv 2402.15390"
 SMALL = 0.1
 """Direct effects below this share of the largest have no share that was repaired: it would divide by nearly 0."""
@@ -197,10 +195,8 @@ def ablation_method(ablation: str) -> Method:
     Raises:
         OptionError: there is none.
     """
-    if ablation not in ABLATIONS:
-        raise OptionError(f"There is no ablation {ablation!r}. {instead_of(ablation, ABLATIONS)}")
     return replace(
-        METHODS[f"{ablation}-ablation"],
+        ablation_named(ablation),
         name=f"compensation ({ablation}-ablation)",
         source_note=SOURCE,
         compute=_three_effects,

@@ -24,29 +24,26 @@ from assay.engine.joint import KINDS_OF_GROUPS, joint_derivatives, joint_values
 from assay.engine.memory import Portions
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
-from assay.errors import InterventionError, OptionError, instead_of
+from assay.errors import InterventionError, OptionError
 from assay.methods.method import DEFAULT_SITES, AnyPairs, CommonOptions, Method
 from assay.methods.preparation import Prepared, prepared
 from assay.methods.progress import progress_of
-from assay.methods.registry import METHODS
+from assay.methods.registry import ablation_named
 from assay.model import Model
 from assay.sites import AnySites, Component
 
-ABLATIONS = ("mean", "zero", "resample")
 MOST_NUMBERS = 200_000_000
 """Second derivatives that are held at once: of every pair of components on every example."""
 
 
-def ablation_named(ablation: str, name: str = "joint", *, second_order: bool = False) -> Method:
+def group_ablation(ablation: str, name: str = "joint", *, second_order: bool = False) -> Method:
     """The ablation of this name, for groups of heads and MLPs.
 
     Raises:
         OptionError: there is none.
     """
-    if ablation not in ABLATIONS:
-        raise OptionError(f"There is no ablation {ablation!r}. {instead_of(ablation, ABLATIONS)}")
     return replace(
-        METHODS[f"{ablation}-ablation"],
+        ablation_named(ablation),
         name=f"{name} ({ablation}-ablation)",
         kinds=KINDS_OF_GROUPS,
         at_positions=False,
@@ -144,7 +141,7 @@ def ablated_runs(
     progress: bool = False,
     **options: Unpack[CommonOptions],
 ) -> Iterator[AblatedRuns]:
-    """Hold a model and its clean prompts; arguments as in `assay.measure`, ``method`` as `ablation_named` gives."""
+    """Hold a model and its clean prompts; arguments as in `assay.measure`, ``method`` as `group_ablation` gives."""
     with prepared(
         method, model, pairs, sites=sites, mean=mean, reference=reference, seed=seed, **options
     ) as run:  # fmt: skip

@@ -32,8 +32,8 @@ from assay.interactions.joint_ablation import (
     AblatedRuns,
     GroupEffect,
     ablated_runs,
-    ablation_named,
     can_differentiate,
+    group_ablation,
     spread,
 )
 from assay.interactions.redundancy import hidden_share, redundant_groups
@@ -223,14 +223,14 @@ def measure_interactions(
         OptionError: an unknown ablation or name, a group of one, or more pairs than can be run.
         AssayError: as `assay.measure`.
     """
-    ablation_named(ablation)
+    group_ablation(ablation)
     if exact is not None and exact < 0:
         raise OptionError(f"The number of pairs to run must be at least 0, not {exact}.")
     chosen = group_of(model, group, sites) if group is not None else sites
     takes = second_order if second_order is not None else _can_differentiate(model, pairs, options.get("metric"))
     if exact is not None and not takes:
         raise OptionError("Which pairs are the largest is told by second derivatives, which this metric does not have.")
-    method = ablation_named(ablation, "interactions", second_order=takes)
+    method = group_ablation(ablation, "interactions", second_order=takes)
     with ablated_runs(
         method, model, pairs, sites=chosen, mean=mean, reference=reference, seed=seed, force=force,
         progress=progress, **options,

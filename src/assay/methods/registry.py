@@ -48,6 +48,8 @@ METHODS: dict[str, Method] = {
     )
 }
 
+ABLATIONS = ("mean", "zero", "resample")
+
 
 def method_named(name: str, **parameters: Any) -> Method:
     """The method of this name, with those of its parameters that are not None.
@@ -68,6 +70,17 @@ def method_named(name: str, **parameters: Any) -> Method:
             names = " or ".join(taker.name for taker in takers)
             raise OptionError(f"--{key.replace('_', '-')} is only for --method {names}.")
     return method.configure(**given) if given and method.configure is not None else method
+
+
+def ablation_named(ablation: str) -> Method:
+    """``mean``, ``zero`` or ``resample`` ablation.
+
+    Raises:
+        OptionError: there is no such ablation.
+    """
+    if ablation not in ABLATIONS:
+        raise OptionError(f"There is no ablation {ablation!r}. {instead_of(ablation, ABLATIONS)}")
+    return METHODS[f"{ablation}-ablation"]
 
 
 def parameters_of(method: Method) -> tuple[str, ...]:

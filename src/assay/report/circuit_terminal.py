@@ -17,6 +17,7 @@ from assay.circuits.naming import items_in, nodes_of
 from assay.data.baseline import Baseline
 from assay.data.metrics import Metric
 from assay.report import circuit as words
+from assay.report.places import print_folder
 from assay.report.words import caution
 from assay.store.files import SCHEMA_VERSION
 
@@ -67,9 +68,7 @@ def print_circuit(
     step = words.next_step(found, str(folder) if folder is not None else "FOLDER")
     console.print(escape(step), style="yellow", highlight=False)
     if folder is not None:
-        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-        if (page := folder / "report.html").is_file():
-            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
+        print_folder(console, folder)
 
 
 def _print_table(console: Console, title: str, columns: list[str], rows: list[list[str]], left: int = 1) -> None:

@@ -23,6 +23,7 @@ from assay.report.faithfulness import (
     print_faithfulness,
 )
 from assay.report.html import make_environment
+from assay.report.places import print_folder
 from assay.tokens import Explanation, Explanations
 from assay.tokens.faithfulness import RANDOM
 from assay.tokens.methods import METHODS
@@ -166,9 +167,7 @@ def print_explanations(console: Console, found: Explanations, folder: Path | Non
         console.print(escape(step), style="yellow", highlight=False)
     console.print(f"Cost: {spent(found)}", style="dim")
     if folder is not None:
-        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-        if (page := folder / "report.html").is_file():
-            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
+        print_folder(console, folder)
 
 
 def spent(found: Explanations) -> str:

@@ -13,6 +13,7 @@ from rich.table import Table
 from assay.data.baseline import Baseline
 from assay.errors import StoreError
 from assay.report import words
+from assay.report.places import print_folder
 from assay.report.terminal import KeptMetric, print_baseline
 from assay.screening import ResponseCurve
 from assay.sites import Component
@@ -122,8 +123,7 @@ def print_response(console: Console, curve: ResponseCurve, folder: Path | None =
         console.print(escape(note), style="dim")
     console.print(f"Cost: {words.spent(curve.cost)}", style="dim")
     if folder is not None:
-        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-        console.print(f"Page: {escape(str((folder / 'report.html').resolve()))}", style="dim", soft_wrap=True)
+        print_folder(console, folder)
 
 
 def response_to_dict(curve: ResponseCurve) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from assay.report import words
 from assay.report.figures import MAP_MARK, NEGATIVE, POSITIVE, figures, position_of, styled
+from assay.report.places import print_folder
 from assay.screening import ScreenedScores
 
 LISTED = 20
@@ -219,9 +220,7 @@ def print_screening(
     console.print(stages)
     console.print(f"Time: {words.time(scores.cost)}.", style="dim")
     if folder is not None:
-        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-        if (page := folder / "report.html").is_file():
-            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
+        print_folder(console, folder)
 
 
 def number(value: float) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 from assay.data.baseline import Baseline, standard_error
 from assay.data.metrics import metric_named
 from assay.report import words
+from assay.report.places import print_folder
 from assay.report.screening import print_screening
 from assay.scores import Scores
 from assay.screening import ScreenedScores
@@ -103,9 +104,7 @@ def print_scores(console: Console, scores: Scores, top: int, folder: Path | None
         console.print(escape(step), style="yellow")
     console.print(f"Cost: {words.cost(scores)}", style="dim")
     if folder is not None:
-        console.print(f"Run folder: {escape(str(folder))}", style="dim", soft_wrap=True)
-        if (page := folder / "report.html").is_file():
-            console.print(f"Page: {escape(str(page.resolve()))}", style="dim", soft_wrap=True)
+        print_folder(console, folder)
 
 
 def plus_minus(values: np.ndarray) -> str:

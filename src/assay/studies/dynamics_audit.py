@@ -9,7 +9,7 @@ import numpy as np
 
 from assay.audit import Audit, audit_gradients
 from assay.data.tasks import make_pairs
-from assay.interactions.joint_ablation import GroupEffect, ablated_runs, ablation_named
+from assay.interactions.joint_ablation import GroupEffect, ablated_runs, group_ablation
 from assay.model import Model
 from assay.sites import Selection
 from assay.studies.dynamics import Measure
@@ -55,7 +55,7 @@ def _redundancy(model: Model, found: Audit, group: Sequence[str], ablation: str,
         return None
     members = [found.names.index(name) for name in group]
     with ablated_runs(
-        ablation_named(ablation), model, found.last.pairs, metric=found.metric, sites=Selection(found.components),
+        group_ablation(ablation), model, found.last.pairs, metric=found.metric, sites=Selection(found.components),
         seed=seed, force=True,
     ) as runs:  # fmt: skip
         *single, joint = runs.losses([*([member] for member in members), members])

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from assay.errors import StoreError
 from assay.studies.gim_circuits.settings import ENSEMBLES, FULL, GIM, MODELS, TASKS, Setting, Sizes
@@ -24,7 +23,7 @@ from assay.studies.gim_circuits.tables import (
     read_sizes,
     values,
 )
-from assay.studies.patching_errors.wording import SHORT, number, percent
+from assay.studies.pages import SHORT, number, template, write_files
 from assay.studies.svg import Line, line_chart
 
 FIGURES, NUMBERS = "gim-circuits", "numbers.csv"
@@ -64,12 +63,7 @@ def write_page(folder: Path, page: Path, settings: Sequence[Setting] | None = No
         page: text(table, measured, sizes, missing),
         beside / NUMBERS: table.to_csv(index=False, float_format="%.6g"),
     }
-    try:
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, "utf-8")
-    except OSError as error:
-        raise StoreError(f"Cannot write {error.filename or page}: {error.strerror or error}.") from error
+    write_files(files)
     return [page, *(path for path in files if path.suffix == ".svg")]
 
 
@@ -106,15 +100,7 @@ def file_of(setting: Setting) -> str:
 
 def text(table: pd.DataFrame, measured: Sequence[Measured], sizes: Sizes, missing: Sequence[Setting]) -> str:
     """The page in Markdown."""
-    environment = Environment(
-        loader=PackageLoader("assay.studies.gim_circuits"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"percent": percent, "number": number}
-    return environment.get_template("gim-circuits.md").render(
+    return template("gim_circuits").render(
         claims=claims(table),
         measured=measured,
         sizes=sizes,

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from assay.data.readers.yes_no import TASKS as DATA_SETS
 from assay.errors import StoreError
 from assay.studies.gim_tokens.arrays import Measured, read_setting, read_sizes
 from assay.studies.gim_tokens.settings import FULL, GIM, MODELS, Setting, Sizes
 from assay.studies.gim_tokens.tables import COMPREHENSIVENESS, SUFFICIENCY, claims, duels, values
-from assay.studies.patching_errors.wording import SHORT, number, percent
+from assay.studies.pages import SHORT, number, template, write_files
 from assay.studies.svg import Dots, dot_chart
 from assay.tokens.faithfulness import MEASURES, RANDOM
 
@@ -53,12 +52,7 @@ def write_page(folder: Path, page: Path, settings: Sequence[Setting] | None = No
         page: text(table, measured, sizes, missing),
         beside / NUMBERS: table.to_csv(index=False, float_format="%.6g"),
     }
-    try:
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, "utf-8")
-    except OSError as error:
-        raise StoreError(f"Cannot write {error.filename or page}: {error.strerror or error}.") from error
+    write_files(files)
     return [page, *(path for path in files if path.suffix == ".svg")]
 
 
@@ -86,15 +80,7 @@ def _headline(table: pd.DataFrame, model: str, measure: str, unit: str) -> pd.Da
 
 def text(table: pd.DataFrame, measured: Sequence[Measured], sizes: Sizes, missing: Sequence[Setting]) -> str:
     """The page in Markdown."""
-    environment = Environment(
-        loader=PackageLoader("assay.studies.gim_tokens"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"percent": percent, "number": number}
-    return environment.get_template("gim-tokens.md").render(
+    return template("gim_tokens").render(
         claims=claims(table),
         measured=measured,
         sizes=sizes,

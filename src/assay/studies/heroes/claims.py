@@ -10,7 +10,7 @@ import pandas as pd
 
 from assay.audit.result import BEYOND, MAGNITUDE
 from assay.studies.heroes.tables import Estimate, over_seeds, ratio_over_seeds, rho, trained
-from assay.studies.patching_errors.wording import number, percent
+from assay.studies.pages import number, percent
 
 EXACT = "exact-match"
 AGREES, IN_PART, NOT, OPEN = "agrees", "agrees in part", "does not agree", "not told"

@@ -8,7 +8,7 @@ import pandas as pd
 from assay.audit.result import BEYOND, MAGNITUDE, WITHIN
 from assay.studies.heroes.claims import EXACT
 from assay.studies.heroes.tables import trained
-from assay.studies.patching_errors.wording import SHORT
+from assay.studies.pages import SHORT
 from assay.studies.svg import Dots, Line, dot_chart, line_chart
 
 SHORT_SETS = {WITHIN: "in", BEYOND: "out"}

@@ -27,7 +27,7 @@ from assay.audit.result import MAGNITUDE, AuditedSet
 from assay.data import PromptPairs
 from assay.data.tasks import make_pairs
 from assay.errors import StoreError
-from assay.interactions.joint_ablation import AblatedRuns, ablated_runs, ablation_named
+from assay.interactions.joint_ablation import AblatedRuns, ablated_runs, group_ablation
 from assay.methods import random_scores
 from assay.model import Model
 from assay.sites import Selection
@@ -264,7 +264,7 @@ def _groups(place: Path, audit: Audit, model: Model, reference: PromptPairs | No
 def _runs(
     audit: Audit, of: AuditedSet, model: Model, reference: PromptPairs | None, metric: str, seed: int
 ) -> Iterator[AblatedRuns]:
-    method, sites = ablation_named(audit.ablation), Selection(audit.components)
+    method, sites = group_ablation(audit.ablation), Selection(audit.components)
     others = reference or of.pairs
     with ablated_runs(
         method, model, of.pairs, sites=sites, reference=others, metric=metric, seed=seed, force=True

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from assay.audit.result import BEYOND, MAGNITUDE, WITHIN
 from assay.errors import StoreError
@@ -34,7 +33,7 @@ from assay.studies.heroes.tables import (
     stability,
     trained,
 )
-from assay.studies.patching_errors.wording import SHORT, number, percent
+from assay.studies.pages import SHORT, number, percent, template, write_files
 
 FIGURES = "heroes"
 """Folder beside the page."""
@@ -86,12 +85,7 @@ def write_page(folder: Path, page: Path, settings: Sequence[Setting] | None = No
     files[page] = text(tables, measured, sizes, along, missing, list(drawn))
     for name, table in tables.items():
         files[beside / f"{name}.csv"] = table.to_csv(index=False, float_format="%.6g")
-    try:
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, "utf-8")
-    except OSError as error:
-        raise StoreError(f"Cannot write {error.filename or page}: {error.strerror or error}.") from error
+    write_files(files)
     return [page, *(path for path in files if path.suffix == ".svg")]
 
 
@@ -104,17 +98,9 @@ def text(
     drawn: Sequence[str],
 ) -> str:
     """The page in Markdown."""
-    environment = Environment(
-        loader=PackageLoader("assay.studies.heroes"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"percent": percent, "number": number, "shown": shown}
     rhos, of_components, groups = tables["correlations"], tables["components"], tables["groups"]
     tasks = [task for task in SEQUENCES if any(each.setting.task == task for each in measured)]
-    return environment.get_template("heroes.md").render(
+    return template("heroes", shown=shown).render(
         claims=claims(rhos, of_components, groups),
         sizes=sizes,
         full=sizes == replace(FULL, seeds=sizes.seeds),

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from assay.studies.pages import percent
 from assay.studies.patching_errors.settings import HEADS, NEURONS
 from assay.studies.patching_errors.tables import ATP, HVP, LOCAL
-from assay.studies.patching_errors.wording import percent
 
 AGREES, PARTLY, NOT = "agrees", "agrees in part", "does not agree"
 CUTS = {HEADS: (0.72, 0.90), NEURONS: (0.56, 0.67)}

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from assay.errors import StoreError
+from assay.studies.pages import SHORT, template, write_files
 from assay.studies.patching_errors import tables
 from assay.studies.patching_errors.arrays import Measured, read_setting, read_sizes
 from assay.studies.patching_errors.claims import claims
 from assay.studies.patching_errors.settings import HEADS, SAMPLED, SCALES, Setting, Sizes
 from assay.studies.patching_errors.tables import ATP, HVP, LOCAL, STAR, TWO_POINT
-from assay.studies.patching_errors.wording import KINDS, SHORT, label, number, percent
+from assay.studies.patching_errors.wording import KINDS, label
 from assay.studies.svg import Line, line_chart
 
 DRAWS = 500
@@ -49,12 +49,7 @@ def write_page(folder: Path, page: Path, settings: Sequence[Setting] | None = No
     missing = [each for each, there in read.items() if there is None]
     files = {page.parent / FIGURES / name: svg for name, svg in figures(found).items()}
     files = {page: text(found, sizes, missing, draws)} | files
-    try:
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, "utf-8")
-    except OSError as error:
-        raise StoreError(f"Cannot write {error.filename or page}: {error.strerror or error}.") from error
+    write_files(files)
     return list(files)
 
 
@@ -128,17 +123,7 @@ def _rules(medians: pd.DataFrame, rule: str) -> list[str]:
 
 def text(found: dict[str, Any], sizes: Sizes, missing: Sequence[Setting], draws: int) -> str:
     """The page in Markdown."""
-    environment = Environment(
-        loader=PackageLoader("assay.studies.patching_errors"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    words = {"percent": percent, "number": number, "label": label}
-    environment.filters |= words
-    environment.globals |= words
-    return environment.get_template("patching-errors.md").render(
+    return template("patching_errors", label=label).render(
         found=found,
         sizes=sizes,
         missing=missing,
