@@ -23,6 +23,7 @@ from assay.screening import FIXES
 
 START = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts tests in the background may ignore it
 class Watch:
     def find_spec(self, name, *rest):
         if name == {name!r}:

@@ -83,7 +83,7 @@ def test_a_failed_allocation_on_the_cpu_is_known_as_such() -> None:
         import resource, sys, torch
         from assay.engine.memory import Portions
         taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 30), -1))
+        resource.setrlimit(resource.RLIMIT_AS, (taken + (7 << 27), -1))  # three and a half
         sizes = []
         def job(part):
             count = part.stop - part.start

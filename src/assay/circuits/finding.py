@@ -169,6 +169,8 @@ def find_circuit(
     require_seed(seed)
     if scores is not None:
         _require_of(model, level, scores)
+    seen = pairs if scores is None else scores.pairs
+    require_unseen(model, evaluation, seen, chat=options.get("chat", False))
     given = parameters or {}
     if level != "edge" and options.get("ungrouped"):
         raise OptionError("--ungrouped is for --level edge: nodes have no edges of their own.")
@@ -188,7 +190,6 @@ def find_circuit(
                 else:
                     scores = _node_scores(model, pairs, chosen, level, seed, run_folder, progress, options)
                     work.charge(scores.cost)
-        require_unseen(model, evaluation, scores.pairs, chat=options.get("chat", False))
         items = items_of(model, scores)
         run = partial(items.run, model, evaluation, ablation=ablation, **options)
         ask = _Asked(level, scores.method, select, ablation, completeness, seed)
