@@ -1,7 +1,7 @@
 """What lanes have in common inside one layer is computed once.
 
-Lanes that begin as copies of one attend alike: they differ in heads, which are patched behind attention. And a lane whose
-MLP is patched needs none.
+Lanes that begin as copies of one attend alike: they differ in heads, which are patched behind attention. And a lane
+whose MLP is patched needs none.
 
 Axes: N lanes, U lanes that attend, t positions, H heads, D their width.
 """
