@@ -245,7 +245,7 @@ def _before_all_others(members: tuple[Component, ...]) -> list[bool]:
 class _GroupTap(ReplayTap):
     """Sets the members of each lane, layer by layer; ``joining`` and ``fired`` count patches instead of lanes."""
 
-    def __init__(self, replay: Replay, lanes: list[Lane], strength: Tensor) -> None:
+    def __init__(self, replay: _GroupReplay, lanes: list[Lane], strength: Tensor) -> None:
         super().__init__(replay, lanes, strength)
         self.patches: list[_Patch] = []
         self.groups: list[GroupLane] = []
