@@ -1,0 +1,136 @@
+"""What a method would cost: run on the shadow, which has every layer, head and neuron, and read off the meter.
+
+A component's passes depend on its layer, not on which of the layer's heads or neurons it is. So one of each is run,
+and of each kind a second, whose price is that of all others; what serves all components at once has its price already.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from assay.data import PromptPairs
+from assay.engine.batches import recording_bytes
+from assay.methods.method import Method, measure
+from assay.methods.registry import METHODS
+from assay.model import Model
+from assay.reliability.calibration import sample_size
+from assay.sites import Component, Selection, select
+
+LEAST_MEMORY = 16
+"""MB that a run takes at least."""
+FEW = 2
+"""Pairs on which single components are run: a component costs about the same on each."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one method, on all prompts."""
+
+    components: int
+    layer_tokens: float
+    """Token positions times layers, a backward pass counted as two."""
+    forward_equivalents: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be measured, on a shadow of the model.
+
+    Args:
+        pairs: those that the shadow runs.
+        n: how many there will be.
+        memory: in bytes, of the model.
+    """
+
+    shadow: Model
+    outline: Model
+    pairs: PromptPairs
+    n: int
+    sites: str
+    metric: str | None
+    memory: int
+
+    @property
+    def shadow_memory(self) -> str:
+        """As many recordings fit into it as fit into the model's."""
+        share = recording_bytes(self.shadow, 16) / recording_bytes(self.outline, 16)
+        return f"{max(LEAST_MEMORY, self.memory * share / (1 << 20)):.0f}M"
+
+
+def cost_of(method: Method, work: Workload) -> Cost:
+    """Foresee a method's cost.
+
+    Raises:
+        AssayError: whatever the method would refuse.
+    """
+    chosen = select(work.shadow, work.sites)
+    nothing, each = _meter(METHODS["random"], work, work.pairs, chosen[:1])
+    groups = list(_groups(chosen).values())
+    firsts = [members[0] for members in groups]
+    if not method.by_component:
+        total, _ = _meter(method, work, work.pairs, firsts)
+        return Cost(len(chosen), total * work.n / len(work.pairs), total / each)
+    few = work.pairs[:: -(-len(work.pairs) // FEW)]
+    fixed, _ = _meter(METHODS["random"], work, few, chosen[:1])
+    of_firsts, _ = _meter(method, work, few, firsts)
+    of_others = 0.0
+    for site in dict.fromkeys(component.site for component in firsts):
+        larger = [members for members in groups if members[0].site == site and len(members) > 1]
+        if larger:
+            more, _ = _meter(method, work, few, firsts + [members[1] for members in larger])
+            of_others += (more - of_firsts) * sum(len(members) - 1 for members in larger) / len(larger)
+    total = nothing + (of_firsts - fixed + of_others) * len(work.pairs) / len(few)
+    return Cost(len(chosen), total * work.n / len(work.pairs), total / each)
+
+
+def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tuple[Cost, dict[str, int]]:
+    """Foresee the cost of screening; and the exact runs of each kind of site that this assumes.
+
+    How many components a search patches is known only once it is done. Assumed are the sample, the pilot, and half as
+    many more: what was seen on heads and neurons of two language models.
+    """
+    chosen = select(work.shadow, work.sites)
+    nothing = cost_of(METHODS["random"], work)
+    estimates = cost_of(METHODS["hvp-sampled"].configure(probes=probes), work)  # type: ignore[misc]
+    far_end = cost_of(METHODS["attribution-patching"], work)
+    tokens = estimates.layer_tokens + far_end.layer_tokens - nothing.layer_tokens
+    runs = {}
+    for site in dict.fromkeys(component.site for component in chosen):
+        members = [component for component in chosen if component.site == site]
+        patched = min(len(members), sample_size(len(members), level) + top + top // 2)
+        runs[site] = patched
+        every = cost_of(METHODS["activation-patching"], _of_site(work, site))
+        tokens += (every.layer_tokens - nothing.layer_tokens) * patched / len(members)
+    return Cost(len(chosen), tokens, tokens * nothing.forward_equivalents / nothing.layer_tokens), runs
+
+
+def _of_site(work: Workload, site: str) -> Workload:
+    terms = [term.strip() for term in work.sites.split(",")]
+    mine = ",".join(term for term in terms if term.split("[")[0].split("@")[0] == site)
+    return Workload(work.shadow, work.outline, work.pairs, work.n, mine, work.metric, work.memory)
+
+
+def _groups(chosen: Sequence[Component]) -> dict[tuple[object, ...], list[Component]]:
+    groups: defaultdict[tuple[object, ...], list[Component]] = defaultdict(list)
+    for component in chosen:
+        groups[component.layer, component.site, component.position].append(component)
+    return dict(groups)
+
+
+def _meter(
+    method: Method, work: Workload, pairs: PromptPairs, components: Sequence[Component]
+) -> tuple[float, float]:
+    """Layer tokens spent, and those of one forward pass of every prompt."""
+    scores = measure(
+        method,
+        work.shadow,
+        pairs,
+        sites=Selection(components),
+        metric=work.metric,
+        memory=work.shadow_memory,
+        force=True,
+    )
+    spent = scores.cost["layer_tokens_forward"] + 2 * scores.cost["layer_tokens_backward"]
+    return float(spent), spent / scores.cost["forward_equivalents"]
