@@ -119,9 +119,7 @@ def _groups(chosen: Sequence[Component]) -> dict[tuple[object, ...], list[Compon
     return dict(groups)
 
 
-def _meter(
-    method: Method, work: Workload, pairs: PromptPairs, components: Sequence[Component]
-) -> tuple[float, float]:
+def _meter(method: Method, work: Workload, pairs: PromptPairs, components: Sequence[Component]) -> tuple[float, float]:
     """Layer tokens spent, and those of one forward pass of every prompt."""
     scores = measure(
         method,

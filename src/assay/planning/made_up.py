@@ -28,8 +28,8 @@ def made_up(length: int, shared: int, n: int) -> PromptPairs:
     """
     if not 0 <= shared < length:
         raise OptionError(
-            f"--tokens {length}:{shared} cannot be: prompts of {length} tokens that differ begin with 0 to {length - 1} "
-            "tokens alike."
+            f"--tokens {length}:{shared} cannot be: prompts of {length} tokens that differ begin with 0 to "
+            f"{length - 1} tokens alike."
         )
     pairs = []
     for number in range(n):

@@ -99,7 +99,7 @@ def working_bytes(method: Method, work: Workload, positions: int, shared: int, a
 def _recording_only(model: Model, positions: int) -> int:
     """Of base and source run of one prompt: streams, contributions, heads, keys and values."""
     per_token = 2 * (3 * model.d_model + model.d_head * (model.n_heads + 2 * model.n_kv_heads))
-    return model.n_layers * positions * per_token * model.dtype.itemsize
+    return int(model.n_layers * positions * per_token * model.dtype.itemsize)
 
 
 def _tensors(model: Model) -> list[torch.Tensor]:

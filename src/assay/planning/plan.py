@@ -1,4 +1,4 @@
-"""What it would take to ask a model: cost, hours and memory of each method, and which to choose. No weights are read."""
+"""What it would take to ask a model: cost, hours and memory of each method, and which to choose."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 import torch
 from transformers import PretrainedConfig
 
@@ -110,7 +111,8 @@ def plan(
         source: short name, folder with a ``config.json``, or hub id.
         make: makes prompts with a model's tokenizer; of use where there is one.
         n: prompt pairs.
-        tokens: length of prompts, and how many tokens clean and corrupted begin with alike, where prompts cannot be made.
+        tokens: length of prompts, and how many tokens clean and corrupted begin with alike, where prompts cannot
+            be made.
         operations_per_second: of the machine that will compute; measured here, on a slice of the model with random
             weights, if None.
         device_memory: of each device that weights are spread over, in bytes.
@@ -138,13 +140,15 @@ def plan(
         pairs = make(small)
         n, words = len(pairs), f"{len(pairs)} pairs of {pairs.title}"
     pairs = pairs[:MOST_PAIRS]
-    chosen_metric = metric_named(metric or pairs.metric) if metric or pairs.metric else default_metric(small, pairs)[0]
+    named = metric or pairs.metric
+    chosen_metric = metric_named(named) if named is not None else default_metric(small, pairs)[0]
     rows = encode(small, pairs, chosen_metric)
     positions, shared = max(len(row.clean) for row in rows), min(row.first_difference for row in rows)
     work = Workload(small, shapes, pairs, n, sites, metric, parse_memory(memory))
-    speed = _Speed(config, made_up(positions, shared, len(pairs)), shapes, dtype, device, memory, work, operations_per_second)
+    speed = _Speed(
+        config, made_up(positions, shared, len(pairs)), shapes, dtype, device, memory, work, operations_per_second
+    )
     size = weight_bytes(shapes)
-    named = [method_named(name) for name in methods]
 
     def line(name: str, cost: Cost, method: Method, note: str = "", seconds: float | None = None) -> Line:
         passes = method.backward_passes(list(select(small, sites)), small.n_layers)
@@ -153,7 +157,7 @@ def plan(
         each = None if passes is None else passes / cost.components
         return Line(name, cost.forward_equivalents, taken, peak, each, note)
 
-    lines = [line(method.name, cost_of(method, work), method) for method in named]
+    lines = [line(method.name, cost_of(method, work), method) for method in map(method_named, methods)]
     screening, runs = screening_cost(work, top=top, level=level, probes=probes)
     patched = sum(runs.values())
     lines.insert(
@@ -191,9 +195,15 @@ def choose(lines: Sequence[Line], hours: float) -> tuple[str, str]:
     if exact is not None and exact <= hours and exact <= screened:
         return "activation-patching", "patching every component is cheaper than screening, and leaves nothing open"
     if exact is not None and exact <= hours:
-        return "activation-patching", f"patching every component takes no more than {hours:g} h, and leaves nothing open"
+        return (
+            "activation-patching",
+            f"patching every component takes no more than {hours:g} h, and leaves nothing open",
+        )
     if screened <= hours:
-        return SCREEN, f"patching every component takes longer than {hours:g} h; screening patches those that may be large"
+        return (
+            SCREEN,
+            f"patching every component takes longer than {hours:g} h; screening patches those that may be large",
+        )
     return SCREEN, (
         f"even screening takes longer than {hours:g} h: give it --budget, fewer pairs or fewer sites. Estimates alone "
         "say nothing of their errors"
@@ -225,8 +235,9 @@ class _Speed:
         needed = 2 * layers * operations_per_layer_token(shapes) / 2 * dtype.itemsize
         if needed > _free_bytes():
             raise OptionError(
-                f"{layers} layers of {shapes.name} take {needed / 1e9:.3g} GB, more than this machine has free, so their "
-                "speed cannot be measured here. Say what the machine that will compute does, such as --tflops 400."
+                f"{layers} layers of {shapes.name} take {needed / 1e9:.3g} GB, more than this machine has free, so "
+                "their speed cannot be measured here. Say what the machine that will compute does, such as "
+                "--tflops 400."
             )
         self._slice = slice_of(config, layers, dtype, torch.device(device))
         threads = torch.get_num_threads()
@@ -247,6 +258,4 @@ class _Speed:
 
 
 def _free_bytes() -> float:
-    import psutil  # accelerate needs it, so it is there
-
     return float(psutil.virtual_memory().available)

@@ -80,4 +80,4 @@ def measured_seconds(model: Model, pairs: PromptPairs, kind: str, sites: Sequenc
         spent = scores.cost["layer_tokens_forward"] + 2 * scores.cost["layer_tokens_backward"]
         if attempt:  # the first makes caches warm
             rates.append(sum(scores.cost["seconds"].values()) / spent)
-    return statistics.median(rates)
+    return float(statistics.median(rates))

@@ -85,9 +85,7 @@ def shadow(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, name: s
     return _build(small, tokenizer, name, torch.float32)
 
 
-def slice_of(
-    config: PretrainedConfig, layers: int, dtype: torch.dtype, device: torch.device
-) -> Model:
+def slice_of(config: PretrainedConfig, layers: int, dtype: torch.dtype, device: torch.device) -> Model:
     """The first layers at full width, with random weights and few words, those of `made_up`."""
     few = deepcopy(config)
     few.num_hidden_layers = min(layers, few.num_hidden_layers)
@@ -108,9 +106,7 @@ def _mend_special_tokens(config: PretrainedConfig) -> None:
             setattr(config, entry, None)
 
 
-def _build(
-    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, name: str, dtype: torch.dtype
-) -> Model:
+def _build(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None, name: str, dtype: torch.dtype) -> Model:
     with quiet_transformers():
         try:
             hf = AutoModelForCausalLM.from_config(config, dtype=dtype)
