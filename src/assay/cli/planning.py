@@ -13,7 +13,7 @@ from assay.data.tasks import DEFAULT_PAIRS
 from assay.engine.batches import parse_memory
 from assay.errors import OptionError, instead_of
 from assay.model.loading import DTYPES
-from assay.planning import DEFAULT_METHODS, plan
+from assay.planning import plan
 from assay.report.planning import print_plan
 
 
@@ -35,7 +35,7 @@ def carry_out(given: dict[str, Any]) -> None:
         prompts.pairs if prompts is not None else None,
         n=given["n"] or DEFAULT_PAIRS,
         sites=given["sites"],
-        methods=[name.strip() for name in given["methods"].split(",")] if given["methods"] else DEFAULT_METHODS,
+        methods=[name.strip() for name in given["methods"].split(",")] if given["methods"] else None,
         metric=given["metric"],
         dtype=DTYPES[given["dtype"]],
         device=given["device"],

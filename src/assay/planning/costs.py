@@ -1,12 +1,12 @@
-"""What a method would cost: run on the shadow, which has every layer, head and neuron, and read off the meter.
+"""What a method would cost: run on the shadow, which has every layer, and read off the meter.
 
-A component's passes depend on its layer, not on which of the layer's heads or neurons it is. So one of each is run,
-and of each kind a second, whose price is that of all others; what serves all components at once has its price already.
+A component's passes depend on its layer, not on which of the layer's heads or neurons it is. So one of each layer and
+kind is run, whose price is that of all others; what serves all components at once has its price already.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from assay.methods.method import Method, measure
 from assay.methods.registry import METHODS
 from assay.model import Model
 from assay.reliability.calibration import sample_size
-from assay.sites import Component, Selection, select
+from assay.sites import Component, Position, Selection, select
 
 LEAST_MEMORY = 16
 """MB that a run takes at least."""
@@ -65,24 +65,25 @@ def cost_of(method: Method, work: Workload) -> Cost:
     Raises:
         AssayError: whatever the method would refuse.
     """
-    chosen = select(work.shadow, work.sites)
-    nothing, each = _meter(METHODS["random"], work, work.pairs, chosen[:1])
-    groups = list(_groups(chosen).values())
-    firsts = [members[0] for members in groups]
+    groups = _groups(select(work.outline, work.sites))
+    firsts = [Component(layer, site, None if unit is None else 0, at) for layer, site, unit, at in groups]
+    nothing, each = _meter(METHODS["random"], work, work.pairs, firsts[:1])
+    count = sum(groups.values())
     if not method.by_component:
         total, _ = _meter(method, work, work.pairs, firsts)
-        return Cost(len(chosen), total * work.n / len(work.pairs), total / each)
+        return Cost(count, total * work.n / len(work.pairs), total / each)
     few = work.pairs[:: -(-len(work.pairs) // FEW)]
-    fixed, _ = _meter(METHODS["random"], work, few, chosen[:1])
+    fixed, _ = _meter(METHODS["random"], work, few, firsts[:1])
     of_firsts, _ = _meter(method, work, few, firsts)
     of_others = 0.0
     for site in dict.fromkeys(component.site for component in firsts):
-        larger = [members for members in groups if members[0].site == site and len(members) > 1]
-        if larger:
-            more, _ = _meter(method, work, few, firsts + [members[1] for members in larger])
-            of_others += (more - of_firsts) * sum(len(members) - 1 for members in larger) / len(larger)
+        mine = [component for component in firsts if component.site == site]
+        others = sum(size for (_, one, _, _), size in groups.items() if one == site) - len(mine)
+        if others:
+            of_mine, _ = _meter(method, work, few, mine)
+            of_others += (of_mine - fixed) * others / len(mine)
     total = nothing + (of_firsts - fixed + of_others) * len(work.pairs) / len(few)
-    return Cost(len(chosen), total * work.n / len(work.pairs), total / each)
+    return Cost(count, total * work.n / len(work.pairs), total / each)
 
 
 def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tuple[Cost, dict[str, int]]:
@@ -91,7 +92,7 @@ def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tu
     How many components a search patches is known only once it is done. Assumed are the sample, the pilot, and half as
     many more: what was seen on heads and neurons of two language models.
     """
-    chosen = select(work.shadow, work.sites)
+    chosen = select(work.outline, work.sites)
     nothing = cost_of(METHODS["random"], work)
     estimates = cost_of(METHODS["hvp-sampled"].configure(probes=probes), work)  # type: ignore[misc]
     far_end = cost_of(METHODS["attribution-patching"], work)
@@ -112,11 +113,12 @@ def _of_site(work: Workload, site: str) -> Workload:
     return Workload(work.shadow, work.outline, work.pairs, work.n, mine, work.metric, work.memory)
 
 
-def _groups(chosen: Sequence[Component]) -> dict[tuple[object, ...], list[Component]]:
-    groups: defaultdict[tuple[object, ...], list[Component]] = defaultdict(list)
+def _groups(chosen: Sequence[Component]) -> dict[tuple[int, str, int | None, Position], int]:
+    """How many there are of each layer, kind and position; the third entry is None of what has no units."""
+    found: Counter[tuple[int, str, int | None, Position]] = Counter()
     for component in chosen:
-        groups[component.layer, component.site, component.position].append(component)
-    return dict(groups)
+        found[component.layer, component.site, None if component.unit is None else 0, component.position] += 1
+    return dict(found)
 
 
 def _meter(method: Method, work: Workload, pairs: PromptPairs, components: Sequence[Component]) -> tuple[float, float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,12 +50,13 @@ def placements(outline: Model, device_memory: list[int]) -> list[Placement]:
     """
     most: dict[int | str, int] = dict(enumerate(device_memory))
     split = [type(outline.layers[0].module).__name__]
-    balanced = get_balanced_memory(
-        outline.hf, {**most, "cpu": 1 << 62}, no_split_module_classes=split, dtype=outline.dtype
-    )
-    where: dict[str, Any] = infer_auto_device_map(
-        outline.hf, balanced, no_split_module_classes=split, dtype=outline.dtype
-    )
+    with _told_nothing():  # that these devices are not here is known
+        balanced = get_balanced_memory(
+            outline.hf, {**most, "cpu": 1 << 62}, no_split_module_classes=split, dtype=outline.dtype
+        )
+        where: dict[str, Any] = infer_auto_device_map(
+            outline.hf, balanced, no_split_module_classes=split, dtype=outline.dtype
+        )
     if set(where.values()) == {"cpu"}:
         raise OptionError(
             f"No layer of {outline.name} fits on a device of {device_memory[0] / 1e9:.3g} GB. Plan with larger "
@@ -94,6 +98,15 @@ def working_bytes(method: Method, work: Workload, positions: int, shared: int, a
     if method.uses_gradients:
         return recordings + rows * model.n_layers * graph_bytes(model, later, positions, 1)
     return recordings
+
+
+@contextmanager
+def _told_nothing() -> Iterator[None]:
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _recording_only(model: Model, positions: int) -> int:

@@ -14,6 +14,7 @@ from assay.data import PromptPairs
 from assay.data.encoding import default_metric, encode
 from assay.data.metrics import metric_named
 from assay.engine.batches import DEFAULT_MEMORY, parse_memory
+from assay.engine.graph import require_precision
 from assay.errors import OptionError
 from assay.methods.method import DEFAULT_SITES, Method
 from assay.methods.registry import method_named
@@ -32,7 +33,7 @@ from assay.planning.stand_ins import outline, read_configuration, shadow, slice_
 from assay.sites import select
 
 DEFAULT_METHODS = (
-    "activation-patching", "mean-ablation", "attribution-patching", "gim", "hvp-sampled", "hvp", "integrated-gradients",
+    "activation-patching", "attribution-patching", "gim", "hvp-sampled", "hvp", "integrated-gradients",
 )  # fmt: skip
 SCREEN = "screen"
 DEFAULT_HOURS = 1.0
@@ -91,7 +92,7 @@ def plan(
     *,
     n: int,
     sites: str = DEFAULT_SITES,
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str] | None = None,
     metric: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
@@ -115,6 +116,7 @@ def plan(
             be made.
         operations_per_second: of the machine that will compute; measured here, on a slice of the model with random
             weights, if None.
+        methods: by name; `DEFAULT_METHODS` if None, but for those that refuse this dtype.
         device_memory: of each device that weights are spread over, in bytes.
         hours: how long a run may take for the choice.
 
@@ -148,16 +150,22 @@ def plan(
     speed = _Speed(
         config, made_up(positions, shared, len(pairs)), shapes, dtype, device, memory, work, operations_per_second
     )
-    size = weight_bytes(shapes)
+    size, chosen = weight_bytes(shapes), list(select(shapes, sites))
 
     def line(name: str, cost: Cost, method: Method, note: str = "", seconds: float | None = None) -> Line:
-        passes = method.backward_passes(list(select(small, sites)), small.n_layers)
+        passes = method.backward_passes(chosen, shapes.n_layers)
         taken = speed.of(method) * cost.layer_tokens if seconds is None else seconds
         peak = PROCESS_BYTES + size + working_bytes(method, work, positions, shared)
         each = None if passes is None else passes / cost.components
         return Line(name, cost.forward_equivalents, taken, peak, each, note)
 
-    lines = [line(method.name, cost_of(method, work), method) for method in map(method_named, methods)]
+    wanted = [method for method in map(method_named, methods or DEFAULT_METHODS)]
+    if methods is None and dtype.itemsize < 4:
+        wanted = [method for method in wanted if not method.second_order]
+    for method in wanted:
+        if method.second_order:
+            require_precision(shapes)
+    lines = [line(method.name, cost_of(method, work), method) for method in wanted]
     screening, runs = screening_cost(work, top=top, level=level, probes=probes)
     patched = sum(runs.values())
     lines.insert(
@@ -225,7 +233,7 @@ class _Speed:
         rate: float | None,
     ) -> None:
         self._rate, self._shapes, self._pairs, self._memory = rate, shapes, pairs, memory
-        self._sites = list(dict.fromkeys(component.site for component in select(work.shadow, work.sites)))
+        self._sites = list(dict.fromkeys(component.site for component in select(work.outline, work.sites)))
         self._known: dict[str, float] = {}
         self._slice: Model | None = None
         if rate is not None:

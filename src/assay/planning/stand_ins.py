@@ -1,8 +1,8 @@
 """Models that stand in for one whose weights are not loaded.
 
-The *outline* has all of its shapes and no numbers at all. The *shadow* has its layers, heads and neurons, but is a few
-numbers wide, so that what a method runs there is what it would run on the model. The *slice* is a few of its layers at
-full width, with random weights, so that a second there is a second of the model.
+The *outline* has all of its shapes and no numbers at all. The *shadow* has all of its layers, but only two heads and a
+few neurons in each, so that what a method runs there for one of them is what it would run on the model. The *slice* is
+a few of its layers at full width, with random weights, so that a second there is a second of the model.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from assay.model.quiet import quiet_transformers
 from assay.model.wheels import dequantised_folder
 from assay.planning.made_up import word_tokenizer
 
-HEAD_WIDTH = 4
-"""Of the shadow. Rotary embeddings need an even one."""
-WIDTH = 16
-"""Of the shadow's residual stream, at least; a multiple of what some families group it by."""
+HEADS, WIDTH = 2, 16
+"""Of the shadow: heads of a layer, and how wide its residual stream is."""
 FEW_WORDS = 1024
 
 
@@ -70,18 +68,25 @@ def outline(config: PretrainedConfig, name: str, dtype: torch.dtype) -> Model:
 
 
 def shadow(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str) -> Model:
-    """As many layers, heads and neurons, a few numbers wide."""
+    """As many layers; of heads and neurons two and a few, each a few numbers wide."""
     small = deepcopy(config)
-    heads = small.num_attention_heads
-    has_head_width = getattr(small, "head_dim", None) is not None
-    small.hidden_size = WIDTH if has_head_width else heads * HEAD_WIDTH
-    if has_head_width:
-        small.head_dim = HEAD_WIDTH
-    small.vocab_size = max(len(tokenizer), FEW_WORDS)
-    for entry in ("hidden_size_per_layer_input", "word_embed_proj_dim"):
+    grouped = (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) < config.num_attention_heads
+    changes = {
+        "hidden_size": WIDTH,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": 1 if grouped else HEADS,
+        "head_dim": WIDTH // HEADS,
+        "intermediate_size": WIDTH,
+        "moe_intermediate_size": WIDTH,
+        "shared_expert_intermediate_size": WIDTH,
+        "word_embed_proj_dim": WIDTH,
+        "ffn_dim": WIDTH,
+    }
+    for entry, value in changes.items():
         if getattr(small, entry, None) is not None:
-            setattr(small, entry, small.hidden_size)
-    _mend_special_tokens(small)
+            setattr(small, entry, value)
+    small.vocab_size = max(len(tokenizer), FEW_WORDS)
+    _forget_special_tokens(small)
     return _build(small, tokenizer, name, torch.float32)
 
 
@@ -94,13 +99,13 @@ def slice_of(config: PretrainedConfig, layers: int, dtype: torch.dtype, device: 
         if isinstance(listed, list) and len(listed) == config.num_hidden_layers:
             setattr(few, entry, listed[: few.num_hidden_layers])
     few.vocab_size = FEW_WORDS
-    _mend_special_tokens(few)
+    _forget_special_tokens(few)
     model = _build(few, word_tokenizer(), "a slice", dtype)
     model.hf.to(device)
     return model
 
 
-def _mend_special_tokens(config: PretrainedConfig) -> None:
+def _forget_special_tokens(config: PretrainedConfig) -> None:
     for entry in ("pad_token_id", "bos_token_id", "eos_token_id"):
         if getattr(config, entry, None) is not None:
             setattr(config, entry, None)
