@@ -1,7 +1,8 @@
 """What a method would cost: run on the shadow, which has every layer, and read off the meter.
 
 A component's passes depend on its layer, not on which of the layer's heads or neurons it is. So one of each layer and
-kind is run, whose price is that of all others; what serves all components at once has its price already.
+kind is run, and a second of each, whose price is that of all others; what serves all components at once has its price
+already.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from assay.data import PromptPairs
 from assay.engine.batches import recording_bytes
 from assay.methods.method import Method, measure
-from assay.methods.registry import METHODS
+from assay.methods.registry import METHODS, method_named
 from assay.model import Model
 from assay.reliability.calibration import sample_size
 from assay.sites import Component, Position, Selection, select
@@ -67,22 +68,24 @@ def cost_of(method: Method, work: Workload) -> Cost:
     """
     groups = _groups(select(work.outline, work.sites))
     firsts = [Component(layer, site, None if unit is None else 0, at) for layer, site, unit, at in groups]
-    nothing, each = _meter(METHODS["random"], work, work.pairs, firsts[:1])
     count = sum(groups.values())
     if not method.by_component:
-        total, _ = _meter(method, work, work.pairs, firsts)
+        total, each = _meter(method, work, work.pairs, firsts)
         return Cost(count, total * work.n / len(work.pairs), total / each)
     few = work.pairs[:: -(-len(work.pairs) // FEW)]
-    fixed, _ = _meter(METHODS["random"], work, few, firsts[:1])
+    of_one, each = _meter(method, work, work.pairs, firsts[-1:])
+    of_one_on_few, _ = _meter(method, work, few, firsts[-1:])
     of_firsts, _ = _meter(method, work, few, firsts)
     of_others = 0.0
     for site in dict.fromkeys(component.site for component in firsts):
-        mine = [component for component in firsts if component.site == site]
-        others = sum(size for (_, one, _, _), size in groups.items() if one == site) - len(mine)
-        if others:
-            of_mine, _ = _meter(method, work, few, mine)
-            of_others += (of_mine - fixed) * others / len(mine)
-    total = nothing + (of_firsts - fixed + of_others) * len(work.pairs) / len(few)
+        seconds = [
+            Component(layer, site, 1, at) for (layer, of, unit, at), size in groups.items() if of == site and size > 1
+        ]
+        if seconds:
+            of_both, _ = _meter(method, work, few, firsts + seconds)
+            others = sum(size - 1 for (_, of, _, _), size in groups.items() if of == site)
+            of_others += (of_both - of_firsts) * others / len(seconds)
+    total = of_one + (of_firsts - of_one_on_few + of_others) * len(work.pairs) / len(few)
     return Cost(count, total * work.n / len(work.pairs), total / each)
 
 
@@ -94,7 +97,8 @@ def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tu
     """
     chosen = select(work.outline, work.sites)
     nothing = cost_of(METHODS["random"], work)
-    estimates = cost_of(METHODS["hvp-sampled"].configure(probes=probes), work)  # type: ignore[misc]
+    curved = method_named("hvp-sampled", probes=probes) if probes else METHODS["attribution-patching"]
+    estimates = cost_of(curved, work)
     far_end = cost_of(METHODS["attribution-patching"], work)
     tokens = estimates.layer_tokens + far_end.layer_tokens - nothing.layer_tokens
     runs = {}

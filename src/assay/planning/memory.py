@@ -16,6 +16,7 @@ from assay.engine.batches import lane_bytes, recording_bytes
 from assay.engine.graph import graph_bytes
 from assay.errors import OptionError
 from assay.methods.method import Method
+from assay.methods.plan import LANES, WORK
 from assay.model import Model
 from assay.planning.costs import Workload
 
@@ -90,7 +91,9 @@ def working_bytes(method: Method, work: Workload, positions: int, shared: int, a
         order = 2 if method.second_order else 1 if method.uses_gradients else 0
         if order:
             lane += model.n_layers * graph_bytes(model, later, positions, order)
-        at_once = min(max(1, budget // lane), work.n * model.n_heads * model.n_layers)
+        per_token = 2 * model.d_model * (4 * model.n_heads * model.d_head + 3 * model.d_mlp)
+        in_a_shard = max(LANES, int(WORK / (per_token * later * 2)))
+        at_once = min(max(1, budget // lane), in_a_shard)
         return recordings + at_once * lane
     if method.second_order:
         each = recording_bytes(model, positions) + model.n_layers * graph_bytes(model, later, positions, 2)

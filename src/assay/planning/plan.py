@@ -36,6 +36,8 @@ DEFAULT_METHODS = (
     "activation-patching", "attribution-patching", "gim", "hvp-sampled", "hvp", "integrated-gradients",
 )  # fmt: skip
 SCREEN = "screen"
+ESTIMATES = ("hvp-sampled", "attribution-patching")
+"""What screening takes its memory for, with and without second derivatives."""
 DEFAULT_HOURS = 1.0
 MOST_PAIRS = 16
 """That stand for all."""
@@ -159,19 +161,23 @@ def plan(
         each = None if passes is None else passes / cost.components
         return Line(name, cost.forward_equivalents, taken, peak, each, note)
 
-    wanted = [method for method in map(method_named, methods or DEFAULT_METHODS)]
-    if methods is None and dtype.itemsize < 4:
+    halves = dtype.itemsize < 4  # in which there are no second derivatives
+    wanted = list(map(method_named, methods or DEFAULT_METHODS))
+    if methods is None and halves:
         wanted = [method for method in wanted if not method.second_order]
     for method in wanted:
         if method.second_order:
             require_precision(shapes)
     lines = [line(method.name, cost_of(method, work), method) for method in wanted]
-    screening, runs = screening_cost(work, top=top, level=level, probes=probes)
+    screening, runs = screening_cost(work, top=top, level=level, probes=0 if halves else probes)
     patched = sum(runs.values())
     lines.insert(
         1,
         line(
-            SCREEN, screening, method_named("hvp-sampled"), f"if {patched} exact runs of {screening.components} suffice"
+            SCREEN,
+            screening,
+            method_named(ESTIMATES[halves]),
+            f"if {patched} exact runs of {screening.components} suffice",
         ),
     )
     choice, why = choose(lines, hours)

@@ -1,7 +1,7 @@
 """Models that stand in for one whose weights are not loaded.
 
-The *outline* has all of its shapes and no numbers at all. The *shadow* has all of its layers, but only two heads and a
-few neurons in each, so that what a method runs there for one of them is what it would run on the model. The *slice* is
+The *outline* has all of its shapes and no numbers at all. The *shadow* has all of its layers, but only a few heads
+and neurons in each, so that what a method runs there for one of them is what it would run on the model. The *slice* is
 a few of its layers at full width, with random weights, so that a second there is a second of the model.
 """
 
@@ -22,8 +22,8 @@ from assay.model.quiet import quiet_transformers
 from assay.model.wheels import dequantised_folder
 from assay.planning.made_up import word_tokenizer
 
-HEADS, WIDTH = 2, 16
-"""Of the shadow: heads of a layer, and how wide its residual stream is."""
+HEADS, WIDTH = 4, 32
+"""Of the shadow: heads of a layer (of keys and values half as many, where they are shared), and the residual stream."""
 FEW_WORDS = 1024
 
 
@@ -74,7 +74,7 @@ def shadow(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, name: s
     changes = {
         "hidden_size": WIDTH,
         "num_attention_heads": HEADS,
-        "num_key_value_heads": 1 if grouped else HEADS,
+        "num_key_value_heads": HEADS // 2 if grouped else HEADS,
         "head_dim": WIDTH // HEADS,
         "intermediate_size": WIDTH,
         "moe_intermediate_size": WIDTH,
