@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from assay.data import PromptPairs
 from assay.engine.batches import recording_bytes
 from assay.methods.method import Method, measure
 from assay.methods.registry import METHODS, method_named
 from assay.model import Model
+from assay.reliability import exhaustion_is_cheaper
 from assay.reliability.calibration import sample_size
-from assay.sites import Component, Position, Selection, select
+from assay.sites import Component, Position, Selection, parse, select
 
 LEAST_MEMORY = 16
 """MB that a run takes at least."""
@@ -96,25 +97,28 @@ def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tu
     many more: what was seen on heads and neurons of two language models.
     """
     chosen = select(work.outline, work.sites)
+    exact = METHODS["activation-patching"]
     nothing = cost_of(METHODS["random"], work)
-    curved = method_named("hvp-sampled", probes=probes) if probes else METHODS["attribution-patching"]
-    estimates = cost_of(curved, work)
-    far_end = cost_of(METHODS["attribution-patching"], work)
-    tokens = estimates.layer_tokens + far_end.layer_tokens - nothing.layer_tokens
-    runs = {}
-    for site in dict.fromkeys(component.site for component in chosen):
-        members = [component for component in chosen if component.site == site]
-        patched = min(len(members), sample_size(len(members), level) + top + top // 2)
-        runs[site] = patched
-        every = cost_of(METHODS["activation-patching"], _of_site(work, site))
-        tokens += (every.layer_tokens - nothing.layer_tokens) * patched / len(members)
+    tokens, runs, sampled = nothing.layer_tokens, {}, []
+    for site, members in Counter(component.site for component in chosen).items():
+        runs[site] = min(members, sample_size(members, level) + top + top // 2)
+        if exhaustion_is_cheaper(members, runs[site]):
+            runs[site] = members
+        else:
+            sampled.append(site)
+        tokens += (cost_of(exact, _of(work, [site])).layer_tokens - nothing.layer_tokens) * runs[site] / members
+    if sampled:
+        mine = _of(work, sampled)
+        curved = method_named("hvp-sampled", probes=probes) if probes else METHODS["attribution-patching"]
+        for method in (curved, METHODS["attribution-patching"]):  # the second is that of the far end
+            tokens += cost_of(method, mine).layer_tokens - nothing.layer_tokens
     return Cost(len(chosen), tokens, tokens * nothing.forward_equivalents / nothing.layer_tokens), runs
 
 
-def _of_site(work: Workload, site: str) -> Workload:
+def _of(work: Workload, sites: Sequence[str]) -> Workload:
+    """The same work, on some kinds of its sites."""
     terms = [term.strip() for term in work.sites.split(",")]
-    mine = ",".join(term for term in terms if term.split("[")[0].split("@")[0] == site)
-    return Workload(work.shadow, work.outline, work.pairs, work.n, mine, work.metric, work.memory)
+    return replace(work, sites=",".join(term for term in terms if parse(term)[0][0] in sites))
 
 
 def _groups(chosen: Sequence[Component]) -> dict[tuple[int, str, int | None, Position], int]:
