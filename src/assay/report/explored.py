@@ -17,8 +17,8 @@ from assay.screening.result import SOURCES
 MOST_PROMPTS = 64
 """Drawn one by one."""
 OF_PROMPTS = {
-    "--task", "--n", "--seed", "--metric", "--direction", "--corruption", "--length", "--relation", "--kind", "--operation",
-    "--columns", "--template", "--align", "--dtype", "--device", "--revision", "--memory",
+    "--task", "--n", "--seed", "--metric", "--direction", "--corruption", "--length", "--relation", "--kind",
+    "--operation", "--columns", "--template", "--align", "--dtype", "--device", "--revision", "--memory",
 }  # fmt: skip
 """Options that say what a response is of, as they say it of scores."""
 MARKS = {"verified": "●", "bounded": "○", "unresolved": "✕"}
@@ -28,20 +28,25 @@ def explored(scores: Scores, shown: Iterable[int]) -> dict[str, Any]:
     """Of the components with the indices ``shown``: name, lines of text, curve, values by prompt. For JSON."""
     describe = _screened if isinstance(scores, ScreenedScores) else _scored
     per_prompt = scores.sign * scores.values
+    importance = scores.importance
     error = scores.to_pandas()["stderr_prompts"].to_numpy(float)
     items = {}
     for i in map(int, shown):
-        item = {"name": scores.components[i].name, **describe(scores, i, error[i])}
+        item = {"name": scores.components[i].name, **describe(scores, i, float(importance[i]), float(error[i]))}
         if per_prompt.shape[1] <= MOST_PROMPTS:
             item["prompts"] = [float(f"{value:.4g}") for value in per_prompt[i]]
         items[str(i)] = item
-    order = scores.leaders if isinstance(scores, ScreenedScores) and len(scores.leaders) else _by_size(scores)
+    order = (
+        scores.leaders
+        if isinstance(scores, ScreenedScores) and len(scores.leaders)
+        else np.argsort(-np.abs(importance), kind="stable")
+    )
     return {
         "items": items,
         "first": int(order[0]),
         "curve_title": "What is known of its response g(a)",
         "curve_note": curve_note(scores),
-        "prompts_title": f"Its {'score' if words.only_ranks(scores) else 'value'} on each of the {per_prompt.shape[1]} prompts",
+        "prompts_title": f"On each of the {per_prompt.shape[1]} prompts",
     }
 
 
@@ -74,12 +79,7 @@ def response_command(command: str) -> str | None:
     return f"assay response {shlex.join(kept)} --component NAME"
 
 
-def _by_size(scores: Scores) -> np.ndarray:
-    return np.argsort(-np.abs(scores.importance), kind="stable")
-
-
-def _scored(scores: Scores, i: int, error: float) -> dict[str, Any]:
-    value = scores.importance[i]
+def _scored(scores: Scores, i: int, value: float, error: float) -> dict[str, Any]:
     state = "verified" if scores.exact else "unresolved" if scores.estimates_effect else "none"
     found = [
         ("importance", f"{value:+.4g} {words.scale(scores)}" + (f" ± {error:.2g}" if np.isfinite(error) else "")),
@@ -104,9 +104,9 @@ def _scored(scores: Scores, i: int, error: float) -> dict[str, Any]:
     return item
 
 
-def _screened(scores: Scores, i: int, _: float) -> dict[str, Any]:
+def _screened(scores: Scores, i: int, value: float, _: float) -> dict[str, Any]:
     assert isinstance(scores, ScreenedScores)
-    value, known = scores.importance[i], scores.verdicts[i] == "verified"
+    known = scores.verdicts[i] == "verified"
     low, high = sorted((scores.sign * scores.lower[i], scores.sign * scores.upper[i]))
     source = SOURCES[scores.source[i]]
     found = [

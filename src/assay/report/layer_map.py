@@ -13,6 +13,7 @@ from math import ceil
 import numpy as np
 from markupsafe import Markup
 
+from assay.report.svg import element, path, text, upright
 from assay.report.words import KIND_WORDS
 from assay.scores import Scores
 from assay.screening import ScreenedScores
@@ -22,6 +23,8 @@ MOST_ROWS = 32
 """Of one kind of site; more share rows."""
 WIDTH = 700
 LEFT, TOP, GAP = 88, 6, 8
+WIDEST, LOWEST, HIGHEST, ALL_HIGH = 64, 9, 28, 300
+"""Of cells; and what all rows should have room in."""
 MARK_ON = 0.55
 """Of colour, from which marks are light on dark."""
 
@@ -32,6 +35,16 @@ class Block:
 
     name: str
     rows: dict[str, dict[int, list[int]]]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A cell's place."""
+
+    x: float
+    y: float
+    width: float
+    height: float
 
 
 def blocks(components: Sequence[Component]) -> list[Block]:
@@ -50,111 +63,102 @@ def blocks(components: Sequence[Component]) -> list[Block]:
     return found
 
 
+def largest_of(importance: np.ndarray, members: Sequence[int]) -> int:
+    """The component that a cell shows."""
+    return members[int(np.abs(importance[members]).argmax())]
+
+
 def layer_map(scores: Scores, drawn: Sequence[Block]) -> Markup:
-    """The map as SVG; ``data-c`` of a cell is the index of its largest component."""
-    size = np.abs(scores.importance)
-    top = float(size.max()) or 1.0
+    """The map as SVG; ``data-c`` of a cell is the index of the component that it shows."""
     layers = [component.layer for component in scores.components]
     first, count = min(layers), 1 + max(layers) - min(layers)
-    rows = sum(len(block.rows) for block in drawn)
-    across = min(64.0, (WIDTH - LEFT) / count)
-    down = max(9.0, min(28.0, across, 300 / rows))
-    width = max(LEFT + across * count + 4, 260)
+    across = min(WIDEST, (WIDTH - LEFT) / count)
+    down = max(LOWEST, min(HIGHEST, across, ALL_HIGH / sum(len(block.rows) for block in drawn)))
     parts, y, number = [], float(TOP), 0
-    marks = Marks(scores)
+    cells = _Cells(scores)
     for block in drawn:
-        named = len(block.rows) > 1
-        words = KIND_WORDS.get(block.name, block.name)
-        if named:
-            middle = y + down * len(block.rows) / 2
-            parts.append(
-                Markup('<text class="strong" transform="translate(14 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>')
-                .format(middle, words)
-            )  # fmt: skip
-        every = ceil(13 / down)
-        for place, (label, cells) in enumerate(block.rows.items()):
-            text = label if named else words.removesuffix("s") if words != "MLPs" else "MLP"
-            if place % every == 0:
-                parts.append(
-                    Markup('<text{} x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
-                        Markup("" if named else ' class="strong"'), LEFT - 8, y + down / 2 + 4, text
-                    )
-                )
-            for layer in range(first, first + count):
-                x = LEFT + across * (layer - first)
-                members = cells.get(layer)
-                box = Markup('x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2"').format(x, y, across, down)
-                if not members:
-                    parts.append(Markup('<rect class="cell none" {}/>').format(box))
-                    continue
-                best = max(members, key=lambda i: size[i])
-                strength = float(np.sqrt(size[best] / top))
-                sign = "positive" if scores.importance[best] >= 0 else "negative"
-                parts.append(
-                    Markup(
-                        '<rect class="cell {}" {} fill-opacity="{:.3f}" data-c="{}" data-x="{}" data-y="{}" '
-                        'role="button" aria-label="{}"/>'
-                    ).format(sign, box, strength, best, layer - first, number, label_of(scores, best, len(members)))
-                )
-                if len(members) == 1:
-                    parts.append(marks.draw(best, x, y, across, down, strength > MARK_ON))
+        words, alone = KIND_WORDS.get(block.name, block.name), len(block.rows) == 1
+        if not alone:
+            parts.append(upright(14, y + down * len(block.rows) / 2, words, class_="strong"))
+        for place, (label, row) in enumerate(block.rows.items()):
+            if alone:
+                parts.append(text(LEFT - 8, y + down / 2 + 4, words.removesuffix("s"), "end", class_="strong"))
+            elif place % ceil(13 / down) == 0:
+                parts.append(text(LEFT - 8, y + down / 2 + 4, label, "end"))
+            for column in range(count):
+                box = Box(LEFT + across * column, y, across, down)
+                parts.append(cells.draw(row.get(first + column, ()), box, column, number))
             y, number = y + down, number + 1
         y += GAP
-    every = ceil(22 / across)
-    for layer in range(first, first + count, every):
-        parts.append(
-            Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>').format(
-                LEFT + across * (layer - first + 0.5), y + 8, layer
-            )
-        )
-    parts.append(Markup('<text x="{}" y="{:.1f}" text-anchor="end">layer</text>').format(LEFT - 8, y + 8))
-    height = y + 14
-    return Markup(
-        '<svg viewBox="0 0 {0:.0f} {1:.0f}" style="max-width: {2:.0f}px; min-width: {3:.0f}px" role="group" '
-        'aria-label="Map of components by layer">{4}</svg>'
-    ).format(width, height, 1.25 * width, min(width, LEFT + 13 * count), Markup("").join(parts))
+    for column in range(0, count, ceil(22 / across)):
+        parts.append(text(LEFT + across * (column + 0.5), y + 8, str(first + column), "middle"))
+    parts.append(text(LEFT - 8, y + 8, "layer", "end"))
+    width, height = max(LEFT + across * count + 4, 260), y + 14
+    return element(
+        "svg",
+        *parts,
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        style=f"max-width: {1.25 * width:.0f}px; min-width: {min(width, LEFT + 13 * count):.0f}px",
+        role="group",
+        aria_label="Map of components by layer",
+    )
 
 
-def label_of(scores: Scores, index: int, members: int) -> str:
-    """What a screen reader says of a cell."""
-    name = scores.components[index].name
-    value = f"{name}, importance {scores.importance[index]:+.3g}"
-    if isinstance(scores, ScreenedScores):
-        value += f", {scores.verdicts[index]}{', flagged' if scores.flagged[index] else ''}"
-    return value if members == 1 else f"largest of {members}: {value}"
-
-
-class Marks:
-    """A dot where the effect is known exactly, a cross where nothing is sure, a corner where curvature is flagged, a
-    frame around the leaders."""
+class _Cells:
+    """Draws cells with their marks: a dot where the effect is known exactly, a cross where nothing is sure, a corner
+    where curvature is flagged, a frame around the leaders."""
 
     def __init__(self, scores: Scores) -> None:
+        self.scores, self.importance = scores, scores.importance
+        self.top = float(np.abs(self.importance).max()) or 1.0
         self.screened = scores if isinstance(scores, ScreenedScores) else None
         self.leaders = set(self.screened.leaders.tolist()) if self.screened else set()
 
-    def draw(self, i: int, x: float, y: float, across: float, down: float, light: bool) -> Markup:
-        """The marks of component ``i`` in its cell."""
-        if self.screened is None:
-            return Markup("")
-        on, found = " on" if light else "", Markup("")
-        middle, centre = x + across / 2, y + down / 2
-        r = min(across, down) * 0.13 + 0.8
-        if i in self.leaders:
-            found += Markup('<rect class="mark{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="1.5"/>').format(
-                on, x + 2.4, y + 2.4, across - 4.8, down - 4.8
-            )  # fmt: skip
-        if self.screened.verdicts[i] == "verified" and not self.screened.certified:
-            found += Markup('<circle class="mark dot{}" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"/>').format(
-                on, middle, centre, r
+    def draw(self, members: Sequence[int], box: Box, column: int, row: int) -> Markup:
+        place = {"x": box.x, "y": box.y, "width": box.width, "height": box.height, "rx": 2}
+        if not members:
+            return element("rect", class_="cell none", **place)
+        shown = largest_of(self.importance, members)
+        strength = float(np.sqrt(abs(self.importance[shown]) / self.top))
+        cell = element(
+            "rect",
+            class_=f"cell {'positive' if self.importance[shown] >= 0 else 'negative'}",
+            fill_opacity=strength,
+            data_c=shown,
+            data_x=column,
+            data_y=row,
+            role="button",
+            aria_label=self.label(shown, len(members)),
+            **place,
+        )
+        return cell + self.marks(shown, box, strength > MARK_ON) if len(members) == 1 else cell
+
+    def label(self, shown: int, members: int) -> str:
+        """What a screen reader says of a cell."""
+        said = f"{self.scores.components[shown].name}, importance {self.importance[shown]:+.3g}"
+        if self.screened:
+            said += f", {self.screened.verdicts[shown]}{', flagged' if self.screened.flagged[shown] else ''}"
+        return said if members == 1 else f"largest of {members}: {said}"
+
+    def marks(self, shown: int, box: Box, light: bool) -> Markup:
+        found, scores = Markup(""), self.screened
+        if scores is None:
+            return found
+        on = " on" if light else ""
+        x, y, r = box.x + box.width / 2, box.y + box.height / 2, min(box.width, box.height) * 0.13 + 0.8
+        if shown in self.leaders:
+            width, height = box.width - 4.8, box.height - 4.8
+            found += element(
+                "rect", class_=f"mark{on}", x=box.x + 2.4, y=box.y + 2.4, width=width, height=height, rx=1.5
             )
-        if self.screened.verdicts[i] == "unresolved":
-            found += Markup('<path class="mark{}" d="M{:.1f} {:.1f}l{s:.1f} {s:.1f}m0 -{s:.1f}l-{s:.1f} {s:.1f}"/>').format(
-                on, middle - r, centre - r, s=2 * r
-            )  # fmt: skip
-        if self.screened.flagged[i]:
-            found += Markup('<path class="mark corner{}" d="M{:.1f} {:.1f}h-{s:.1f}l{s:.1f} {s:.1f}z"/>').format(
-                on, x + across - 2, y + 2, s=2.6 * r
-            )
+        if scores.verdicts[shown] == "verified" and not scores.certified:
+            found += element("circle", class_=f"mark dot{on}", cx=x, cy=y, r=r)
+        if scores.verdicts[shown] == "unresolved":
+            cross = ("M", x - r, y - r, "L", x + r, y + r, "M", x + r, y - r, "L", x - r, y + r)
+            found += path(*cross, class_=f"mark{on}")
+        if scores.flagged[shown]:
+            corner = ("M", box.x + box.width - 2, box.y + 2, "h", -2.6 * r, "l", 2.6 * r, 2.6 * r, "z")
+            found += path(*corner, class_=f"mark corner{on}")
         return found
 
 

@@ -13,7 +13,7 @@ from assay.report import screening, words
 from assay.report.charts import Point, Row, bars_chart, intervals_chart, scatter_chart
 from assay.report.explored import explored, verdict
 from assay.report.html import Figure, data, frame, render, write
-from assay.report.layer_map import Block, blocks, layer_map
+from assay.report.layer_map import Block, blocks, largest_of, layer_map
 from assay.scores import Scores
 from assay.screening import ScreenedScores
 from assay.screening.result import SOURCES
@@ -33,11 +33,12 @@ def score_page(scores: Scores) -> str:
     """The page as text."""
     drawn = blocks(scores.components)
     top = top_rows(scores, COMPONENTS_SHOWN)
-    size = np.abs(scores.importance)
+    importance = scores.importance
+    largest = np.abs(importance).max()
     cells = [members for block in drawn for row in block.rows.values() for members in row.values()]
-    shown = {max(members, key=lambda i: size[i]) for members in cells} | {row["index"] for row in top}
+    shown = {largest_of(importance, members) for members in cells} | {row["index"] for row in top}
     screened = isinstance(scores, ScreenedScores)
-    figures = [*([of_estimates(scores)] if has_estimates(scores) else []), of_intervals(scores)]
+    figures = [*([of_estimates(scores)] if has_estimates(scores) else []), of_intervals(scores, top[:DRAWN])]
     return render(
         "screening.html" if screened else "scores.html",
         figures=figures,
@@ -48,8 +49,8 @@ def score_page(scores: Scores) -> str:
         map_title=map_title(scores, drawn),
         marks=map_marks(scores, max(map(len, cells))),
         facts=facts(scores),
-        largest=f"{size.max():.3g}",
-        quarter=f"{size.max() / 4:.2g}",
+        largest=f"{largest:.3g}",
+        quarter=f"{largest / 4:.2g}",
         explored=data(explored(scores, sorted(shown))),
         top=top,
         flagged=flagged_rows(scores) if isinstance(scores, ScreenedScores) else [],
@@ -111,19 +112,18 @@ def top_rows(scores: Scores, count: int) -> list[dict[str, Any]]:
     return [{**row, "index": names[row["component"]]} for row in rows]
 
 
-def of_intervals(scores: Scores) -> Figure:
+def of_intervals(scores: Scores, rows: list[dict[str, Any]]) -> Figure:
     """The largest components with interval and spread over prompts."""
-    rows = top_rows(scores, DRAWN)
     many = scores.values.shape[1] > 1
     found = []
     for row in rows:
         if isinstance(scores, ScreenedScores):
-            inner, outer = (row["low"], row["high"]), (row["prompts_low"], row["prompts_high"])
+            thick, thin = (row["low"], row["high"]), (row["prompts_low"], row["prompts_high"])
         else:
             spread = bootstrap_mean(scores.sign * scores.values[[row["index"]]], seed=0) if many else None
-            inner = (np.nan, np.nan)
-            outer = (float(spread.lower[0]), float(spread.upper[0])) if spread else inner
-        found.append(Row(row["component"], row["importance"], inner, outer, row["verdict"] == "verified"))
+            thick = (np.nan, np.nan)
+            thin = (float(spread.lower[0]), float(spread.upper[0])) if spread else thick
+        found.append(Row(row["component"], row["importance"], thick, thin, row["verdict"] == "verified"))
     note = "Filled: measured exactly; open: estimated. Thin line: what other prompts might give (95 %, bootstrap)."
     if isinstance(scores, ScreenedScores) and not scores.certified and scores.expected_outside is not None:
         note += f" Thick line: interval of the effect on these prompts ({scores.level:.0%})."
