@@ -41,11 +41,14 @@ def explored(scores: Scores, shown: Iterable[int]) -> dict[str, Any]:
         if isinstance(scores, ScreenedScores) and len(scores.leaders)
         else np.argsort(-np.abs(importance), kind="stable")
     )
+    command = response_command(str(scores.provenance.get("command", "")))
     return {
         "items": items,
         "first": int(order[0]),
         "curve_title": "What is known of its response g(a)",
-        "curve_note": curve_note(scores),
+        "curve_note": "a = 0: not patched; a = 1: patched. Nothing was measured between."
+        + (" To do so:" * bool(command)),
+        "command": command,
         "prompts_title": f"On each of the {per_prompt.shape[1]} prompts",
     }
 
@@ -53,13 +56,6 @@ def explored(scores: Scores, shown: Iterable[int]) -> dict[str, Any]:
 def verdict(name: str) -> str:
     """A verdict with the mark that tells it where colours do not."""
     return f"{MARKS[name]} {name}" if name in MARKS else name
-
-
-def curve_note(scores: Scores) -> str:
-    """What the curve does not show, and how to get it."""
-    note = "a = 0: not patched; a = 1: patched. Nothing was measured between."
-    command = response_command(str(scores.provenance.get("command", "")))
-    return f"{note} {command} measures it." if command else note
 
 
 def response_command(command: str) -> str | None:
@@ -124,6 +120,8 @@ def _screened(scores: Scores, i: int, value: float, _: float) -> dict[str, Any]:
         key.append(("tangent", f"tangent at 0: {slope:+.3g}"))
     if np.isfinite(slope + bend):
         key.append(("parabola", f"with curvature: {slope + bend:+.3g}"))
+    else:
+        key.append(("", "no curvature known" if np.isfinite(slope) else "no derivatives: not estimated, but patched"))
     if known and np.isfinite(far):
         key.append(("far", f"slope at 1: {far:+.3g}"))
     if not known and np.isfinite(low + high):

@@ -118,6 +118,16 @@
     tip.style.top = `${place.top - own.height - 6 > 0 ? place.top - own.height - 6 : place.bottom + 6}px`;
   };
   const hide = () => { tip.hidden = true; };
+  // Rings lie over all cells, or a neighbour would cover half of them.
+  const rings = { chosen: draw("rect", { class: "ring", rx: 3 }), focus: draw("rect", { class: "ring focus", rx: 3 }) };
+  const ring = (kind, cell) => {
+    if (!cell) return rings[kind].remove();
+    const [x, y, width, height] = ["x", "y", "width", "height"].map((name) => Number(cell.getAttribute(name)));
+    const room = kind === "chosen" ? 0 : 2.5;
+    Object.entries({ x: x - room, y: y - room, width: width + 2 * room, height: height + 2 * room })
+      .forEach(([name, value]) => rings[kind].setAttribute(name, value));
+    return cell.ownerSVGElement.append(rings[kind]);
+  };
 
   const curve = (item) => {
     const { slope, bend, far, end, low, high, exact } = item.curve;
@@ -181,7 +191,9 @@
   const show = (index) => {
     const item = explored.items[index];
     if (!item) return;
-    cells.forEach((cell) => cell.setAttribute("aria-pressed", String(cell.dataset.c === String(index))));
+    const mine = (cell) => cell.dataset.c === String(index);
+    cells.forEach((cell) => cell.setAttribute("aria-pressed", String(mine(cell))));
+    ring("chosen", cells.find(mine));
     const list = make("dl");
     item.lines.forEach(([k, v]) => list.append(make("dt", {}, k), make("dd", {}, v)));
     panel.replaceChildren(make("h3", {}, item.name), list);
@@ -189,10 +201,15 @@
       const key = make("ul", { class: "key" });
       item.key.forEach(([kind, text]) => {
         const entry = make("li");
-        entry.append(swatch(kind), text);
+        entry.append(...(kind ? [swatch(kind)] : []), text);
         key.append(entry);
       });
-      panel.append(make("h4", {}, explored.curve_title), curve(item), key, make("p", {}, explored.curve_note));
+      panel.append(make("h4", {}, explored.curve_title), curve(item), key);
+      const note = make("p", {}, explored.curve_note);
+      if (explored.command) {
+        note.append(make("code", {}, explored.command.replace("NAME", /^\w+$/.test(item.name) ? item.name : `'${item.name}'`)));
+      }
+      panel.append(note);
     }
     if (item.prompts && item.prompts.length > 1) panel.append(make("h4", {}, explored.prompts_title), strip(item.prompts, item.name));
   };
@@ -203,9 +220,11 @@
     cell.addEventListener("mouseleave", hide);
     cell.addEventListener("focus", () => {
       cells.forEach((other) => other.setAttribute("tabindex", other === cell ? "0" : "-1"));
-      if (cell.matches(":focus-visible")) tell(cell);
+      if (!cell.matches(":focus-visible")) return;
+      ring("focus", cell);
+      tell(cell);
     });
-    cell.addEventListener("blur", hide);
+    cell.addEventListener("blur", () => { ring("focus", null); hide(); });
     cell.addEventListener("click", () => { cell.focus(); show(cell.dataset.c); });
     cell.addEventListener("keydown", (event) => {
       if (event.key === "Enter" || event.key === " ") show(cell.dataset.c);
