@@ -26,7 +26,7 @@ from assay.store.differences import differences
 
 TOP = 10
 CHANGED = 20
-DEPTHS = 10
+MOST_DEPTHS = 10
 DRAWS = 1000
 SEVERAL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Told apart by every common kind of colour blindness (Okabe and Ito)."""
@@ -250,13 +250,14 @@ def _scatter(joined: pd.DataFrame, sides: Sequence[Side]) -> go.Figure:
 
 def _depth(sides: Sequence[Side]) -> go.Figure:
     figure = go.Figure()
+    depths = min(MOST_DEPTHS, *(side.shape[0] for side in sides))
     for number_of, side in enumerate(sides):
         layers = np.array([component.layer for component in side.scores.components])
         size = np.abs(side.scores.importance)
-        bins = np.minimum(DEPTHS - 1, layers * DEPTHS // max(1, side.shape[0]))
-        shares = np.bincount(bins, size, DEPTHS) / (size.sum() or 1.0)
+        bins = layers * depths // side.shape[0]
+        shares = np.bincount(bins, size, depths) / (size.sum() or 1.0)
         figure.add_scatter(
-            x=(np.arange(DEPTHS) + 0.5) / DEPTHS, y=shares, name=side.name, mode="lines+markers",
+            x=(np.arange(depths) + 0.5) / depths, y=shares, name=side.name, mode="lines+markers",
             line={"color": SEVERAL_COLOURS[number_of % len(SEVERAL_COLOURS)]},
             hovertemplate="depth %{x:.2f}: %{y:.1%}<extra></extra>",
         )  # fmt: skip
