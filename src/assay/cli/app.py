@@ -22,6 +22,7 @@ from assay.cli.interactions import interactions
 from assay.cli.interrupts import heard
 from assay.cli.listing import list_kind
 from assay.cli.plan import plan
+from assay.cli.report import report
 from assay.cli.response import response
 from assay.cli.score import score
 from assay.cli.screen import demo, screen
@@ -45,6 +46,7 @@ app.command()(audit)
 app.command()(explain)
 app.command()(circuit)
 app.command()(show)
+app.command()(report)
 app.command("list")(list_kind)
 app.command()(doctor)
 app.command()(plan)
