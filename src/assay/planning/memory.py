@@ -22,6 +22,10 @@ from assay.planning.costs import Workload
 
 PROCESS_BYTES = 450 << 20
 """Python with torch and transformers, before any weight."""
+LOADING = 1.6
+"""How many times the weights are there while they are read: their file is mapped beside them."""
+SEEN = 0.5
+"""Of the bound of what graphs of sampled curvature keep, by which rows are put together."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Placement:
 def weight_bytes(model: Model) -> int:
     """Of all parameters and buffers, tied ones once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(model))
+
+
+def peak_bytes(model: Model, working: int) -> int:
+    """Of the whole process: while weights are read, or while it works."""
+    weights = weight_bytes(model)
+    return PROCESS_BYTES + max(int(LOADING * weights), weights + working)
 
 
 def parameters(model: Model) -> int:
@@ -97,7 +107,7 @@ def working_bytes(method: Method, work: Workload, positions: int, shared: int, a
         return recordings + at_once * lane
     if method.second_order:
         each = recording_bytes(model, positions) + model.n_layers * graph_bytes(model, later, positions, 2)
-        return recordings + max(1, min(rows, budget // each)) * each
+        return recordings + int(SEEN * max(1, min(rows, budget // each)) * each)
     if method.uses_gradients:
         return recordings + rows * model.n_layers * graph_bytes(model, later, positions, 1)
     return recordings

@@ -21,7 +21,7 @@ from assay.methods.registry import method_named
 from assay.model import Model
 from assay.planning.costs import Cost, Workload, cost_of, screening_cost
 from assay.planning.made_up import made_up, word_tokenizer
-from assay.planning.memory import PROCESS_BYTES, Placement, parameters, placements, weight_bytes, working_bytes
+from assay.planning.memory import Placement, parameters, peak_bytes, placements, weight_bytes, working_bytes
 from assay.planning.speed import (
     SLICE_LAYERS,
     kind_of_work,
@@ -157,7 +157,7 @@ def plan(
     def line(name: str, cost: Cost, method: Method, note: str = "", seconds: float | None = None) -> Line:
         passes = method.backward_passes(chosen, shapes.n_layers)
         taken = speed.of(method) * cost.layer_tokens if seconds is None else seconds
-        peak = PROCESS_BYTES + size + working_bytes(method, work, positions, shared)
+        peak = peak_bytes(shapes, working_bytes(method, work, positions, shared))
         each = None if passes is None else passes / cost.components
         return Line(name, cost.forward_equivalents, taken, peak, each, note)
 
