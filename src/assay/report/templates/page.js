@@ -37,7 +37,7 @@
   };
   all("table").forEach((table) => {
     const body = table.tBodies[0];
-    if (!body || !table.tHead || body.rows.length < 2) return;
+    if (!body || !table.tHead || body.rows.length < 3) return;
     const original = [...body.rows];
     const headers = [...table.tHead.rows[0].cells];
     headers.forEach((header, column) => {
