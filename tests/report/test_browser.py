@@ -257,9 +257,8 @@ def test_commands_are_copied(browser: Any, scores_report: Path) -> None:
     page = context.new_page()
     page.goto(scores_report.as_uri())
     block = page.locator(".copied").first
-    page.locator("details").last.evaluate("node => { node.open = true }")
     block.locator("button").click()
-    page.wait_for_function("document.querySelector('.copied button').textContent === 'Copied'")
+    block.get_by_text("Copied", exact=True).wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == block.locator("pre").inner_text()
     context.close()
 
