@@ -252,10 +252,10 @@ def test_tables_sort_and_filter(visit: Open, scores_report: Path) -> None:
     assert len(column(2)) == 20
 
 
-def test_commands_are_copied(browser: Any, scores_report: Path) -> None:
+def test_commands_are_copied(browser: Any, screening_report: Path) -> None:
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
-    page.goto(scores_report.as_uri())
+    page.goto(screening_report.as_uri())
     block = page.locator(".copied").first
     block.locator("button").click()
     block.get_by_text("Copied", exact=True).wait_for()
