@@ -97,6 +97,10 @@ def _scored(scores: Scores, i: int, value: float, error: float) -> dict[str, Any
             "exact": False,
         }
         item["key"] = [("tangent", f"tangent at 0: {value:+.3g}")]
+    if scores.exact and scores.direction != "ablation":
+        nothing = dict.fromkeys(("slope", "bend", "far", "low", "high"))
+        item["curve"] = {**nothing, "end": value, "exact": True}
+        item["key"] = [("exact", f"exact: {value:+.3g}"), ("", "no derivatives were taken")]
     return item
 
 
@@ -110,8 +114,9 @@ def _screened(scores: Scores, i: int, value: float, _: float) -> dict[str, Any]:
         ("interval", "exact" if known else interval(low, high)),
         ("R", number(scores.reliability[i]) + (" (flagged)" if scores.flagged[i] else "")),
         ("verdict", verdict(scores.verdicts[i])),
-        ("known by", "a patch that changes nothing" if source == "no change" else source),
     ]
+    if source != "exact":
+        found.append(("known by", "a patch that changes nothing" if source == "no change" else source))
     slope, bend, far = (
         scores.sign * float(array[i].mean()) for array in (scores.first_order, scores.quadratic, scores.far_end)
     )

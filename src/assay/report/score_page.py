@@ -92,7 +92,7 @@ def map_marks(scores: Scores, most: int) -> list[tuple[str, str]]:
         ]
     if most > 1:
         return [("", "Hover or choose a cell for the verdict of its largest")]
-    found = [("leader", f"top {len(scores.leaders)}")]
+    found = [("leader", f"top {len(scores.leaders)}")] if len(scores.leaders) else []
     if scores.certified:
         return [*found, ("", "every component verified: patched exactly, or known to change nothing")]
     found.append(("verified", "verified"))
