@@ -181,20 +181,20 @@ def test_hovering_tells_and_clicking_shows(visit: Open, screening_report: Path, 
 
 def test_the_curve_shows_what_is_known(visit: Open, screening_report: Path, screened: assay.ScreenedScores) -> None:
     page = visit(screening_report)
-    by_size = [i for i in np.argsort(-np.abs(screened.importance)) if np.isfinite(screened.far_end[i]).all()]
+    by_size = [i for i in np.argsort(-np.abs(screened.importance)) if np.isfinite(screened.first_order[i]).all()]
     known = next(int(i) for i in by_size if screened.verdicts[i] == "verified")
     bounded = next(int(i) for i in by_size if screened.verdicts[i] == "bounded")
     page(f"button.link[data-c='{known}']").click()
     assert page("#panel h3").inner_text() == screened.components[known].name
     drawn = page("#panel svg.curve[role=img]")
-    assert [drawn.locator(f".{kind}").count() for kind in ("tangent", "parabola", "far", "interval")] == [1, 1, 1, 0]
+    assert [drawn.locator(f".{kind}").count() for kind in ("tangent", "parabola", "interval")] == [1, 1, 0]
     assert drawn.locator(".end.open").count() == 0
     slope = screened.sign * screened.first_order[known].mean()
     assert f"tangent at 0: {slope:+.3g}" in page("#panel").inner_text()
     assert "Nothing was measured between" in page("#panel").inner_text()
     assert page("#panel svg").last.locator("circle").count() == 4
     page(f"button.link[data-c='{bounded}']").click()
-    assert [drawn.locator(f".{kind}").count() for kind in ("tangent", "far", "interval")] == [1, 0, 1]
+    assert [drawn.locator(f".{kind}").count() for kind in ("tangent", "interval")] == [1, 1]
     assert drawn.locator(".end.open").count() == 1
 
 

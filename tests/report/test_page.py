@@ -250,7 +250,7 @@ def test_what_a_click_shows_is_what_the_run_recorded() -> None:
         if np.isfinite(scores.first_order[i]).all():
             assert curve["slope"] == -scores.first_order[i].mean()
             assert curve["bend"] == -scores.quadratic[i].mean()
-            assert curve["far"] == -scores.far_end[i].mean()
+            assert ("first order, source run", f"{-scores.far_end[i].mean():+.3g}") in item["lines"]
         if scores.verdicts[i] == "bounded":
             assert (curve["low"], curve["high"]) == (-scores.upper[i], -scores.lower[i])
             assert curve["low"] <= curve["end"] <= curve["high"]
