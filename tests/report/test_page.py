@@ -244,15 +244,15 @@ def test_what_a_click_shows_is_what_the_run_recorded() -> None:
     assert told["first"] == scores.leaders[0]
     for i, item in ((int(index), item) for index, item in told["items"].items()):
         curve = item["curve"]
-        assert curve["end"] == scores.importance[i]
+        assert curve["end"] == pytest.approx(scores.importance[i], rel=1e-3)
         assert curve["exact"] == (scores.verdicts[i] == "verified")
         assert item["prompts"] == pytest.approx(-scores.values[i], rel=1e-3)
         if np.isfinite(scores.first_order[i]).all():
-            assert curve["slope"] == -scores.first_order[i].mean()
-            assert curve["bend"] == -scores.quadratic[i].mean()
+            assert curve["slope"] == pytest.approx(-scores.first_order[i].mean(), rel=1e-3)
+            assert curve["bend"] == pytest.approx(-scores.quadratic[i].mean(), rel=1e-3)
             assert ("first order, source run", f"{-scores.far_end[i].mean():+.3g}") in item["lines"]
         if scores.verdicts[i] == "bounded":
-            assert (curve["low"], curve["high"]) == (-scores.upper[i], -scores.lower[i])
+            assert (curve["low"], curve["high"]) == pytest.approx((-scores.upper[i], -scores.lower[i]), rel=1e-3)
             assert curve["low"] <= curve["end"] <= curve["high"]
 
 

@@ -14,8 +14,8 @@ from assay.scores import Scores
 from assay.screening import ScreenedScores
 from assay.screening.result import SOURCES
 
-MOST_PROMPTS = 64
-"""Drawn one by one."""
+MOST_PROMPTS, MOST_VALUES = 64, 50_000
+"""Drawn one by one: of a component, and of all on a page."""
 OF_PROMPTS = {
     "--task", "--n", "--seed", "--metric", "--direction", "--corruption", "--length", "--relation", "--kind",
     "--operation", "--columns", "--template", "--align", "--dtype", "--device", "--revision", "--memory",
@@ -31,11 +31,12 @@ def explored(scores: Scores, shown: Iterable[int]) -> dict[str, Any]:
     per_prompt = scores.sign * scores.values
     importance = scores.importance
     error = scores.to_pandas()["stderr_prompts"].to_numpy(float)
-    items = {}
-    for i in map(int, shown):
+    items, shown = {}, [int(i) for i in shown]
+    drawn = per_prompt.shape[1] <= MOST_PROMPTS and len(shown) * per_prompt.shape[1] <= MOST_VALUES
+    for i in shown:
         item = {"name": scores.components[i].name, **describe(scores, i, float(importance[i]), float(error[i]))}
-        if per_prompt.shape[1] <= MOST_PROMPTS:
-            item["prompts"] = [float(f"{value:.4g}") for value in per_prompt[i]]
+        if drawn:
+            item["prompts"] = [_short(value) for value in per_prompt[i]]
         items[str(i)] = item
     order = (
         scores.leaders
@@ -134,4 +135,10 @@ def _curve(
     exact: bool = False,
 ) -> dict[str, Any]:
     """What is known of g: its slope and half its curvature at 0, its end and the interval of it, exact or estimated."""
-    return {"slope": slope, "bend": bend, "end": end, "low": low, "high": high, "exact": exact}
+    known = {"slope": slope, "bend": bend, "end": end, "low": low, "high": high}
+    return {**{name: None if value is None else _short(value) for name, value in known.items()}, "exact": exact}
+
+
+def _short(value: float) -> float:
+    """As exactly as it can be drawn."""
+    return float(f"{value:.4g}")
