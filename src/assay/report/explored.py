@@ -14,13 +14,14 @@ from assay.scores import Scores
 from assay.screening import ScreenedScores
 from assay.screening.result import SOURCES
 
-MOST_PROMPTS = 64
-"""Drawn one by one."""
+MOST_PROMPTS, MOST_VALUES = 64, 50_000
+"""Drawn one by one: of a component, and of all on a page."""
 OF_PROMPTS = {
     "--task", "--n", "--seed", "--metric", "--direction", "--corruption", "--length", "--relation", "--kind",
     "--operation", "--columns", "--template", "--align", "--dtype", "--device", "--revision", "--memory",
 }  # fmt: skip
 """Options that say what a response is of, as they say it of scores."""
+BETWEEN = "a = 0: not patched; a = 1: patched. Nothing was measured between."
 MARKS = {"verified": "●", "bounded": "○", "unresolved": "✕"}
 
 
@@ -30,11 +31,12 @@ def explored(scores: Scores, shown: Iterable[int]) -> dict[str, Any]:
     per_prompt = scores.sign * scores.values
     importance = scores.importance
     error = scores.to_pandas()["stderr_prompts"].to_numpy(float)
-    items = {}
-    for i in map(int, shown):
+    items, shown = {}, [int(i) for i in shown]
+    drawn = per_prompt.shape[1] <= MOST_PROMPTS and len(shown) * per_prompt.shape[1] <= MOST_VALUES
+    for i in shown:
         item = {"name": scores.components[i].name, **describe(scores, i, float(importance[i]), float(error[i]))}
-        if per_prompt.shape[1] <= MOST_PROMPTS:
-            item["prompts"] = [float(f"{value:.4g}") for value in per_prompt[i]]
+        if drawn:
+            item["prompts"] = [_short(value) for value in per_prompt[i]]
         items[str(i)] = item
     order = (
         scores.leaders
@@ -46,8 +48,7 @@ def explored(scores: Scores, shown: Iterable[int]) -> dict[str, Any]:
         "items": items,
         "first": int(order[0]),
         "curve_title": "What is known of its response g(a)",
-        "curve_note": "a = 0: not patched; a = 1: patched. Nothing was measured between."
-        + (" To do so:" * bool(command)),
+        "curve_note": f"{BETWEEN} To do so:" if command else BETWEEN,
         "command": command,
         "prompts_title": f"On each of the {per_prompt.shape[1]} prompts",
     }
@@ -87,16 +88,10 @@ def _scored(scores: Scores, i: int, value: float, error: float) -> dict[str, Any
         found.insert(1, ("completeness gap", f"{scores.sign * scores.gap[i].mean():+.3g}"))
     item: dict[str, Any] = {"lines": found}
     if scores.method == "attribution-patching" and not words.only_ranks(scores):
-        item["curve"] = {
-            "slope": value,
-            "bend": None,
-            "far": None,
-            "end": None,
-            "low": None,
-            "high": None,
-            "exact": False,
-        }
-        item["key"] = [("tangent", f"tangent at 0: {value:+.3g}")]
+        item |= {"curve": _curve(slope=value), "key": [("tangent", f"tangent at 0: {value:+.3g}")]}
+    elif scores.exact and scores.direction != "ablation":
+        key = [("exact", f"exact: {value:+.3g}"), ("", "no derivatives were taken")]
+        item |= {"curve": _curve(end=value, exact=True), "key": key}
     return item
 
 
@@ -110,11 +105,15 @@ def _screened(scores: Scores, i: int, value: float, _: float) -> dict[str, Any]:
         ("interval", "exact" if known else interval(low, high)),
         ("R", number(scores.reliability[i]) + (" (flagged)" if scores.flagged[i] else "")),
         ("verdict", verdict(scores.verdicts[i])),
-        ("known by", "a patch that changes nothing" if source == "no change" else source),
     ]
+    if source != "exact":
+        found.append(("known by", "a patch that changes nothing" if source == "no change" else source))
     slope, bend, far = (
         scores.sign * float(array[i].mean()) for array in (scores.first_order, scores.quadratic, scores.far_end)
     )
+    if np.isfinite(far):
+        # Not the slope of this response at 1: there, everything else is restored as well.
+        found.append(("first order, source run", f"{far:+.3g}"))
     key = [("exact" if known else "estimate", f"{'exact' if known else source}: {value:+.3g}")]
     if np.isfinite(slope):
         key.append(("tangent", f"tangent at 0: {slope:+.3g}"))
@@ -122,9 +121,24 @@ def _screened(scores: Scores, i: int, value: float, _: float) -> dict[str, Any]:
         key.append(("parabola", f"with curvature: {slope + bend:+.3g}"))
     else:
         key.append(("", "no curvature known" if np.isfinite(slope) else "no derivatives: not estimated, but patched"))
-    if known and np.isfinite(far):
-        key.append(("far", f"slope at 1: {far:+.3g}"))
     if not known and np.isfinite(low + high):
         key.append(("interval", f"interval at {scores.level:.0%}"))
-    curve = {"slope": slope, "bend": bend, "far": far, "end": value, "low": low, "high": high, "exact": known}
-    return {"lines": found, "curve": curve, "key": key}
+    return {"lines": found, "curve": _curve(slope, bend, value, low, high, known), "key": key}
+
+
+def _curve(
+    slope: float | None = None,
+    bend: float | None = None,
+    end: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    exact: bool = False,
+) -> dict[str, Any]:
+    """What is known of g: its slope and half its curvature at 0, its end and the interval of it, exact or estimated."""
+    known = {"slope": slope, "bend": bend, "end": end, "low": low, "high": high}
+    return {**{name: None if value is None else _short(value) for name, value in known.items()}, "exact": exact}
+
+
+def _short(value: float) -> float:
+    """As exactly as it can be drawn."""
+    return float(f"{value:.4g}")

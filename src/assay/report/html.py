@@ -107,7 +107,7 @@ def drawing(figure: Figure) -> Markup:
 
 def data(value: Any) -> Markup:
     """JSON that may stand inside a script element, whatever texts it holds; numbers that are not finite become null."""
-    return Markup(htmlsafe_json_dumps(_finite(value), separators=(",", ":"), ensure_ascii=False))
+    return htmlsafe_json_dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
 
 
 def plain(text: str) -> str:

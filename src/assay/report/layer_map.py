@@ -13,16 +13,16 @@ from math import ceil
 import numpy as np
 from markupsafe import Markup
 
-from assay.report.svg import element, path, text, upright
-from assay.report.words import KIND_WORDS
+from assay.report.svg import element, path, text
 from assay.scores import Scores
 from assay.screening import ScreenedScores
-from assay.sites import KINDS, Component
+from assay.sites import Component
 
-MOST_ROWS = 32
-"""Of one kind of site; more share rows."""
+MOST_ROWS, BINS = 64, 32
+"""Of one kind of site with a row each; and how many rows more share."""
+NAMES = {"mlps": "MLP", "attention": "attention", "q": "queries", "k": "keys", "v": "values"}
 WIDTH = 700
-LEFT, TOP, GAP = 88, 6, 8
+LEFT, TOP, GAP, CAPTION = 88, 2, 8, 18
 WIDEST, LOWEST, HIGHEST, ALL_HIGH = 64, 9, 28, 300
 """Of cells; and what all rows should have room in."""
 MARK_ON = 0.55
@@ -53,13 +53,17 @@ def blocks(components: Sequence[Component]) -> list[Block]:
     for site in dict.fromkeys(component.site for component in components):
         mine = [i for i, component in enumerate(components) if component.site == site]
         numbers = [_row(components[i]) for i in mine]
-        width = max(1, ceil((max(numbers) + 1) / MOST_ROWS))
+        count = 1 + max(numbers)
+        width = ceil(count / BINS) if count > MOST_ROWS else 1
         rows: dict[str, dict[int, list[int]]] = {}
         for i, number in sorted(zip(mine, numbers, strict=True), key=lambda pair: pair[1]):
             first = number // width * width
             label = "" if number < 0 else str(first) if width == 1 else f"{first}–{first + width - 1}"
             rows.setdefault(label, {}).setdefault(components[i].layer, []).append(i)
-        found.append(Block(KINDS[site].unit_name if components[mine[0]].unit is not None else site, rows))
+        name = NAMES.get(site, site)
+        found.append(
+            Block(name if components[mine[0]].unit is not None or len(rows) == 1 else f"{name} by position", rows)
+        )
     return found
 
 
@@ -77,12 +81,13 @@ def layer_map(scores: Scores, drawn: Sequence[Block]) -> Markup:
     parts, y, number = [], float(TOP), 0
     cells = _Cells(scores)
     for block in drawn:
-        words, alone = KIND_WORDS.get(block.name, block.name), len(block.rows) == 1
+        alone = len(block.rows) == 1
         if not alone:
-            parts.append(upright(14, y + down * len(block.rows) / 2, words, class_="strong"))
+            parts.append(text(LEFT, y + 12, block.name, "start", class_="strong"))
+            y += CAPTION
         for place, (label, row) in enumerate(block.rows.items()):
             if alone:
-                parts.append(text(LEFT - 8, y + down / 2 + 4, words.removesuffix("s"), "end", class_="strong"))
+                parts.append(text(LEFT - 8, y + down / 2 + 4, block.name, "end", class_="strong"))
             elif place % ceil(13 / down) == 0:
                 parts.append(text(LEFT - 8, y + down / 2 + 4, label, "end"))
             for column in range(count):
@@ -147,7 +152,7 @@ class _Cells:
         on = " on" if light else ""
         x, y, r = box.x + box.width / 2, box.y + box.height / 2, min(box.width, box.height) * 0.13 + 0.8
         if shown in self.leaders:
-            width, height = box.width - 4.8, box.height - 4.8
+            width, height = max(1.0, box.width - 4.8), max(1.0, box.height - 4.8)
             found += element(
                 "rect", class_=f"mark{on}", x=box.x + 2.4, y=box.y + 2.4, width=width, height=height, rx=1.5
             )

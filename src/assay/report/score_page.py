@@ -83,16 +83,10 @@ def map_title(scores: Scores, drawn: list[Block]) -> str:
 def map_marks(scores: Scores, most: int) -> list[tuple[str, str]]:
     """The key of the map: kind of mark, if any, and what it says."""
     if not isinstance(scores, ScreenedScores):
-        return [
-            (
-                "",
-                words.verdicts(scores).partition(":")[0].capitalize()
-                + f": {words.verdicts(scores).partition(': ')[2]}",
-            )
-        ]
+        return [("", words.verdicts(scores))]
     if most > 1:
-        return [("", "Hover or choose a cell for the verdict of its largest")]
-    found = [("leader", f"top {len(scores.leaders)}")]
+        return [("", "hover or choose a cell for the verdict of its largest")]
+    found = [("leader", f"top {len(scores.leaders)}")] if len(scores.leaders) else []
     if scores.certified:
         return [*found, ("", "every component verified: patched exactly, or known to change nothing")]
     found.append(("verified", "verified"))

@@ -37,7 +37,7 @@
   };
   all("table").forEach((table) => {
     const body = table.tBodies[0];
-    if (!body || !table.tHead || body.rows.length < 2) return;
+    if (!body || !table.tHead || body.rows.length < 3) return;
     const original = [...body.rows];
     const headers = [...table.tHead.rows[0].cells];
     headers.forEach((header, column) => {
@@ -130,7 +130,7 @@
   };
 
   const curve = (item) => {
-    const { slope, bend, far, end, low, high, exact } = item.curve;
+    const { slope, bend, end, low, high, exact } = item.curve;
     const [width, height, left, right, top, bottom] = [340, 190, 44, 14, 10, 24];
     const parabola = slope !== null && bend !== null ? (a) => slope * a + bend * a * a : null;
     const ends = [0, end, low, high, slope, parabola?.(1)].filter((v) => v !== null && v !== undefined);
@@ -138,8 +138,6 @@
       const turn = -slope / (2 * bend);
       if (turn > 0 && turn < 1) ends.push(parabola(turn));
     }
-    const stub = 0.22;
-    if (far !== null && exact) ends.push(end - far * stub);
     const [min, max] = [Math.min(...ends), Math.max(...ends)], room = (max - min || 1) * 0.06;
     const x = (a) => left + a * (width - left - right);
     const y = (v) => top + (max + room - v) / (max - min + 2 * room || 1) * (height - top - bottom);
@@ -158,9 +156,6 @@
     if (parabola) {
       const points = Array.from({ length: 41 }, (_, i) => `${x(i / 40).toFixed(1)} ${y(parabola(i / 40)).toFixed(1)}`);
       svg.append(draw("path", { class: "parabola", d: `M${points.join("L")}` }));
-    }
-    if (far !== null && exact) {
-      svg.append(draw("path", { class: "far", d: `M${x(1 - stub)} ${y(end - far * stub)}L${x(1)} ${y(end)}` }));
     }
     if (low !== null && high !== null && !exact) {
       svg.append(draw("path", { class: "interval", d: `M${x(1)} ${y(low)}V${y(high)}M${x(1) - 4} ${y(low)}h8M${x(1) - 4} ${y(high)}h8` }));
