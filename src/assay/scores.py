@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import pandas as pd
 from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPair, PromptPairs
 from assay.errors import DataError, OptionError, StoreError
+from assay.shown import Shown
 from assay.sites import Component, Position, require_kind
 from assay.store import RunFiles, RunFolder, read_run, write_run
 
@@ -23,7 +23,7 @@ KEYS = ["method", "site", "layer", "unit", "source", "destination", "position"]
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(Shown):
     """Effects of C components on n examples.
 
     ``effect`` = metric(patched) - metric(base), in the metric's unit, signed, never clipped.
@@ -240,11 +240,6 @@ class Scores:
             f"Scores({self.method}, {model}, {self.pairs.task}: {len(self.components)} components x "
             f"{self.values.shape[1]} examples, {self.direction}, {self.metric} in {self.unit})"
         )
-
-    def _repr_html_(self) -> str:
-        shown = ["component", "importance", "mean", "stderr_prompts", "verdict"]
-        table: str = self.top(20)[shown].to_html(index=False, float_format="{:+.4g}".format)
-        return f"<p>{html.escape(repr(self))}</p>{table}"
 
 
 BESIDE = ("stderr_probes", "gap")

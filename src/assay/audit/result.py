@@ -13,6 +13,7 @@ import pandas as pd
 from assay.audit.ranks import CLASSES, UNSETTLED, RankAudit, audit_ranks, ranks_of
 from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPairs
+from assay.shown import Shown
 from assay.sites import Component
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class AuditedSet:
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Shown):
     """Gradient against cause."""
 
     components: tuple[Component, ...]

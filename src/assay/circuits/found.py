@@ -24,6 +24,7 @@ from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPair, PromptPairs
 from assay.errors import AssayError, StoreError
 from assay.scores import Scores
+from assay.shown import Shown
 from assay.store import RunFiles, RunFolder, read_run, write_run
 
 KIND = "circuit"
@@ -32,7 +33,7 @@ _VALUES = ("values", "full", "empty")
 
 
 @dataclass(frozen=True, eq=False)
-class FoundCircuit:
+class FoundCircuit(Shown):
     """Scores on some prompts, and on others what the circuits that they choose do."""
 
     level: str

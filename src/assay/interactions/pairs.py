@@ -39,6 +39,7 @@ from assay.interactions.joint_ablation import (
 from assay.interactions.redundancy import hidden_share, redundant_groups
 from assay.methods.method import DEFAULT_SITES, AnyPairs, CommonOptions
 from assay.model import Model
+from assay.shown import Shown
 from assay.sites import AnySites, Component, Selection, component_named, select
 
 SOURCE = "joint ablation as in Ye, arXiv 2602.01442; second order as in Zhang & Wang, arXiv 2606.09899"
@@ -46,7 +47,7 @@ MOST_PAIRS = 50_000
 
 
 @dataclass(frozen=True, eq=False)
-class Interactions:
+class Interactions(Shown):
     """Losses of C components alone and two by two; positive: the ablation hurts."""
 
     components: tuple[Component, ...]

@@ -13,6 +13,7 @@ from assay.data.baseline import Baseline
 from assay.data.pairs import PromptPairs
 from assay.interactions.compensation import Compensation
 from assay.interactions.spread import ratio, spearman, spearman_interval
+from assay.shown import Shown
 
 EFFECTS = ("1", "2", "joint")
 """Ablated: the key of largest contribution, the second, both."""
@@ -44,7 +45,7 @@ class Sequences:
 
 
 @dataclass(frozen=True, eq=False)
-class SelfRepair:
+class SelfRepair(Shown):
     """Rows of attention in which two or more keys matter; effects are what the metric loses, in its unit.
 
     ``rows`` has a line for each, with `COLUMNS`: where it is (``example, sequence, layer, head, query``), its two

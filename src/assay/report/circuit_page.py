@@ -27,7 +27,7 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
     }
     page = render(
         "circuit.html",
-        figures=[("curve", "Faithfulness over circuit size", _curve(found))],
+        figures=[("curve", "Faithfulness over circuit size", curve(found))],
         found=found,
         title=words.question(found),
         answer=words.answer(found),
@@ -53,7 +53,7 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
     write(page, path)
 
 
-def _curve(found: FoundCircuit) -> go.Figure:
+def curve(found: FoundCircuit) -> go.Figure:
     """Faithfulness over size by both rankings and of random circuits, with intervals; on either axis."""
     figure = go.Figure()
     shown = [i for i, count in enumerate(found.signed.counts) if count]

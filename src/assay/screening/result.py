@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -213,8 +212,3 @@ class ScreenedScores(Scores):
             f"ScreenedScores({model}, {self.pairs.task}: top {len(self.leaders)} of {len(self.components)} components, "
             f"{state}, {self.runs} exact runs, level {self.level:g}, {self.metric} in {self.unit})"
         )
-
-    def _repr_html_(self) -> str:
-        shown = ["component", "importance", "low", "high", "reliability", "verdict", "prompts_low", "prompts_high"]
-        table: str = self.top(max(len(self.leaders), 1))[shown].to_html(index=False, float_format="{:+.4g}".format)
-        return f"<p>{html.escape(repr(self))}</p>{table}"

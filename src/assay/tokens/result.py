@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from assay.errors import StoreError
+from assay.shown import Shown
 from assay.store import RunFiles, read_run, write_run
 from assay.tokens.faithfulness import Faithfulness
 
@@ -70,7 +71,7 @@ RECORD = tuple(name for name in Explanation.__dataclass_fields__ if name not in 
 
 
 @dataclass(frozen=True, eq=False)
-class Explanations(Sequence[Explanation]):
+class Explanations(Shown, Sequence[Explanation]):
     """Texts with their scores, and how those were made."""
 
     items: tuple[Explanation, ...]
