@@ -11,8 +11,10 @@ import sys
 from itertools import takewhile
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from nbclient import NotebookClient
 
 from assay.engine.paths import LOGITS, RECEIVERS
 from assay.methods.registry import METHODS
@@ -143,3 +145,22 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         )
     ]
     assert not fetched, "the site opens offline"
+
+
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_are_kept_as_they_ran(path: Path) -> None:
+    book = nbformat.read(path, 4)
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
+    assert not re.search(r"/(?:tmp|home|root|Users)/", path.read_text("utf-8"))
+    assert path.stat().st_size < 300_000
+
+
+@pytest.mark.skipif(not EVERYTHING, reason="make test-all runs the notebooks")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(path: Path) -> None:
+    NotebookClient(nbformat.read(path, 4), timeout=SECONDS, kernel_name="python3").execute()
