@@ -7,21 +7,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from assay.scale import LocalProcesses
+from assay.scale import Crew, LocalProcesses, RayCluster
 
 
 @contextmanager
-def processes_for(given: dict[str, Any]) -> Iterator[LocalProcesses | int | None]:
-    """What ``--jobs`` asks for, started already if there is anything to compute.
+def processes_for(given: dict[str, Any]) -> Iterator[Crew | int | None]:
+    """What ``--jobs`` and ``--ray`` ask for; on this machine started already if there is anything to compute.
 
     Args:
         given: the command's arguments by name.
+
+    Raises:
+        OptionError: there is no such Ray cluster.
     """
     jobs, out = given["jobs"], given["out"]
+    if given["ray"] is not None:
+        device = given.get("device", "cpu")
+        with RayCluster(given["ray"], jobs, gpus=int(device.startswith("cuda"))) as cluster:
+            yield cluster
+        return
     if jobs is None or jobs < 2 or (out is not None and (out / "run.json").exists()):
         yield jobs
         return
-    warm_up = WarmUp(given["model"], given["dtype"], given["device"], given["revision"])
+    warm_up = WarmUp(given["model"], given["dtype"], given["device"], given.get("revision"))
     with LocalProcesses(jobs, warm_up) as processes:
         processes.start()
         yield processes

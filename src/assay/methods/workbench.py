@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +20,7 @@ from assay.engine.savings import EVERY_SAVING, NO_SAVING
 from assay.errors import InterventionError, ModelError, OptionError
 from assay.methods.own_code import own_code
 from assay.methods.plan import Shard
+from assay.methods.provenance import require_same_rounding, what_rounds
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.model.backward import installed
@@ -179,6 +181,9 @@ class Order:
     """`own_code` of metric and method, as it is in this process."""
     threads: int
     precision: str
+    environment: dict[str, str]
+    """Versions and processor, which decide how numbers are rounded."""
+    host: str
 
     @classmethod
     def of(cls, method: Method, setting: Setting, direction: Direction, skip: bool, *, by_start: bool) -> Order:
@@ -203,12 +208,24 @@ class Order:
         return cls(
             method, stripped, direction, skip, by_start, model.load_again, identity_of(model),
             _logits_of_first(setting, model), _code(method, setting), threads, precision,
+            what_rounds(), socket.gethostname(),
         )  # fmt: skip
+
+    def _loaded(self) -> Model:
+        try:
+            return self.load()
+        except ModelError as error:
+            if (host := socket.gethostname()) == self.host:
+                raise
+            raise ModelError(
+                f"{error} This was on {host}: a model's files must lie at the same path on every machine that computes."
+            ) from error
 
     def __call__(self, advance: Advance) -> Workbench:
         torch.set_num_threads(self.threads)
         torch.set_float32_matmul_precision(self.precision)
-        model = self.load()
+        require_same_rounding(self.environment)
+        model = self._loaded()
         if identity_of(model) != self.identity:
             raise ModelError(
                 f"{model.name} as a worker process loads it is not the model of this process: its weights, adapters or "
