@@ -141,6 +141,7 @@ class RayCluster(Crew):
                 f"(ray start --address={self.address}), with the same versions of Python and Ray."
             ) from error
         self._connected = True
+        _print_nothing()
 
     def _workers_wanted(self) -> int:
         import ray
@@ -191,6 +192,14 @@ def _scratch() -> Path:
     """Where a cluster of our own keeps its files; paths of sockets must be short."""
     short = Path("/tmp")
     return Path(tempfile.mkdtemp(prefix="assay-", dir=short if short.is_dir() else None))
+
+
+def _print_nothing() -> None:
+    """Ray prints what happens to workers to standard output, whatever it was told of logs; that is for results."""
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
 
 
 @contextmanager
