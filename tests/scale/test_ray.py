@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ import torch
 import assay
 from assay.cli import main
 from assay.cli.with_ray import with_address
-from assay.errors import ModelError, OptionError, WorkerError
+from assay.errors import ModelError, OptionError, StoreError, WorkerError
 from assay.methods.workbench import Order
 from assay.scale import RayCluster, crew
 from assay.sites import heads
+from assay.training import train, training_setting
+from assay.training.training import Trainer
 from conftest import random_pairs, tiny_model, tiny_tokenizer
 from scale.interrupted import bytes_of, in_small_shards
 from scale.test_jobs import fail_on, prompts, wait_until
@@ -38,12 +41,12 @@ Advance = Callable[[int], object]
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of three processors on this machine."""
+    """A cluster of four processors on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         context = ray.init(
             address="local",
-            num_cpus=3,
+            num_cpus=4,
             object_store_memory=80 * 2**20,
             include_dashboard=False,
             log_to_driver=False,
@@ -214,6 +217,25 @@ def test_a_task_that_takes_far_too_long_is_given_to_another(
     assert len(list(cluster.run(double, range(3), parts.append))) == 3
 
 
+def test_seeds_are_trained_as_they_are_here(cluster: RayCluster, tmp_path: Path) -> None:
+    setting = training_setting(
+        "reverse", layers=1, heads=2, width=16, batch=8, held_out=20, evaluate_every=10, steps=30
+    )
+    train(setting, tmp_path / "here", seeds=3)
+    cluster.start()
+    told: list[tuple[int, int]] = []
+    with RayCluster(workers=2, slow=None) as trainers:
+        train(setting, tmp_path / "ray", 3, trainers, lambda seed, line: told.append((seed, line["step"])))
+    here, there = (
+        {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "here", tmp_path / "ray")
+    )
+    assert there == here
+    assert sorted(told) == [(seed, step) for seed in range(3) for step in (0, 10, 13, 18, 20, 24, 30)]
+    with pytest.raises(StoreError, match=r"does not find .*at the same path"):
+        Trainer(setting, tmp_path / "elsewhere")(lambda _: None)
+
+
 def test_a_machine_without_the_model_is_told_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders: list[Order] = []
 
@@ -228,17 +250,15 @@ def test_a_machine_without_the_model_is_told_of(folder: Path, monkeypatch: pytes
         assay.activation_patching(model, random_pairs(2), jobs=RayCluster(), force=True)
 
     def lacking() -> None:
-        raise ModelError("no such folder")
+        raise ModelError("No such folder.")
 
-    def there(**changed: object) -> Order:
-        order = orders[0]
-        return type(order)(**{**vars(order), "host": "elsewhere", **changed})
-
-    with pytest.raises(ModelError, match=r"no such folder This was on .*: a model's files must lie at the same path"):
-        there(load=lacking)(lambda _: None)
-    other = {**orders[0].environment, "torch": "1.0"}
+    elsewhere = replace(orders[0].model, host="elsewhere")
+    with pytest.raises(ModelError, match=r"No such folder. This was on .*: a model's files must lie at the same path"):
+        replace(elsewhere, load=lacking)()
+    with pytest.raises(ModelError, match=r"not the model of this process: .* This was on "):
+        replace(elsewhere, identity=("another",))()
     with pytest.raises(WorkerError, match=r"would round numbers otherwise.*torch .*, not 1.0"):
-        there(environment=other)(lambda _: None)
+        replace(elsewhere, environment={**elsewhere.environment, "torch": "1.0"})()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{closed}", "127.0.0.1:{http}", "nobody.invalid:6379", "x:0", "x:99999"])
@@ -264,8 +284,8 @@ def test_an_address_without_a_cluster_is_refused_at_once(
 
 def test_more_workers_than_the_cluster_can_have(address: str, cluster: RayCluster) -> None:
     with (
-        RayCluster(workers=4) as too_many,
-        pytest.raises(OptionError, match=r"has 3 processors and .*: 4 do not fit .*at most 3"),
+        RayCluster(workers=5) as too_many,
+        pytest.raises(OptionError, match=r"has 4 processors and .*: 5 do not fit .*at most 4"),
     ):
         too_many.start()
     with RayCluster(gpus=1) as none, pytest.raises(OptionError, match=r"1 GPU: 1 do not fit .*at most 0"):
@@ -306,7 +326,7 @@ def test_a_cluster_that_was_joined_goes_on(
     run_here([*common, "--jobs", "1", "--out", str(tmp_path / "here")], monkeypatch)
     assert bytes_of(tmp_path / "joined") == bytes_of(tmp_path / "here")
     assert len(list(cluster.run(double, range(3), lambda _: None))) == 3
-    wait_until(lambda: ray.available_resources().get("CPU") == 1)
+    wait_until(lambda: ray.available_resources().get("CPU") == 2)
 
 
 AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")
@@ -329,7 +349,7 @@ def test_interrupted_killed_and_given_again(tmp_path: Path, monkeypatch: pytest.
         there = len(list(tmp_path.glob("run/shards/*.safetensors")))
         child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
         while len(list(tmp_path.glob("run/shards/*.safetensors"))) == there:
-            assert child.poll() is None, "it ended before it could be stopped"
+            assert child.poll() is None, f"it ended before it could be stopped: {child.communicate()[1]}"
             time.sleep(0.002)
         if how is signal.SIGINT:
             os.killpg(child.pid, how)
