@@ -157,13 +157,19 @@ class Service:
         """
         try:
             if request == "open":
-                self._work = None  # what it holds is let go before another takes its place
+                self._let_go()
                 self._work = pickle.loads(content)(self._advance)
                 return "done", None
             assert self._work is not None
             return "done", self._work(content)
         except Exception as error:  # whatever it is, the parent raises it
             return "failed", self._portable(error)
+
+    def _let_go(self) -> None:
+        """What the workshop before holds is given up before another takes its place."""
+        before, self._work = self._work, None
+        if (close := getattr(before, "close", None)) is not None:
+            close()
 
     def _portable(self, error: Exception) -> Exception:
         """The error itself where it survives the journey, else its text; with the place where it was raised."""
