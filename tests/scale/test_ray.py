@@ -294,7 +294,7 @@ def test_more_workers_than_the_cluster_can_have(address: str, cluster: RayCluste
 
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptionError, match=r'pip install "assay\[ray\]"'):
+    with pytest.raises(OptionError, match=r"pip install 'assay\[ray\]'"):
         RayCluster()
 
 

@@ -69,7 +69,7 @@ class RayCluster(Crew):
     ) -> None:
         super().__init__(slow)
         if importlib.util.find_spec("ray") is None:
-            raise OptionError('--ray needs Ray, which is not installed. Install it with: pip install "assay[ray]"')
+            raise OptionError("--ray needs the package ray, which is not installed: pip install 'assay[ray]'.")
         if workers is not None and (type(workers) is not int or workers < 1):
             raise OptionError(f"--jobs must be at least 1, not {workers}.")
         self.address = None if address == LOCAL else address
