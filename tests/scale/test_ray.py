@@ -301,7 +301,14 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
 def test_the_address_may_be_left_out() -> None:
     words = "score --ray MODEL --task hf:x/y --ray".split()
     assert with_address(words) == "score --ray local MODEL --task hf:x/y --ray local".split()
-    for given in ("--ray host:6379 MODEL", "--ray [::1]:6379", "--ray auto --jobs 2", "--ray=host:1", "--ray local"):
+    for given in (
+        "",
+        "--ray host:6379 MODEL",
+        "--ray [::1]:6379",
+        "--ray auto --jobs 2",
+        "--ray=host:1",
+        "--ray local",
+    ):
         assert with_address(given.split()) == given.split()
 
 
@@ -336,6 +343,51 @@ AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")
 def processes_of(session: int) -> dict[int, str]:
     found = subprocess.run(["pgrep", "-s", str(session), "-l"], capture_output=True, text=True).stdout
     return {int(line.split()[0]): line.split()[1] for line in found.splitlines()}
+
+
+def figures(path: Path) -> object:
+    """What does not depend on who computed it."""
+    if path.name != "run.json":
+        return path.read_bytes()
+    costs = ("seconds", "forward_equivalents")
+    methods = json.loads(path.read_text())["methods"]
+    return [{name: value for name, value in method.items() if name not in costs} for method in methods]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        (["compare", "sequence-sort", "--methods", "attribution-patching,hvp"], ["run.json"]),
+        (["screen", "sequence-sort", "--sites", "heads,mlps"], ["scores.parquet"]),
+        (["circuit", "sequence-sort", "--method", "exact"], ["scores.parquet", "tensors.safetensors"]),
+        (["audit", "sequence-sort", "--n", "40", "--batches", "4", "--rivals", "grad.delta"], ["tensors.safetensors"]),
+        (["train", "modular-addition", "--steps", "1", "--seeds", "2"], ["seed-1/final/model.safetensors"]),
+    ],
+    ids=lambda given: given[0],
+)
+def test_every_command_that_sweeps(
+    arguments: list[str], files: list[str], cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here ``--ray`` is the cluster that this process is connected to."""
+    in_small_shards(monkeypatch)
+    cluster.start()
+    ran: list[int] = []
+    run = RayCluster.run
+
+    def counted(self, workshop, tasks, advance, here=None):
+        for result in run(self, workshop, tasks, advance, here):
+            ran.append(1)
+            yield result
+
+    monkeypatch.setattr(RayCluster, "run", counted)
+    if arguments[0] != "train":
+        arguments = [*arguments, "--task", "sort"]
+    run_here([*arguments, "--ray", "--jobs", "2", "--out", str(tmp_path / "ray")], monkeypatch)
+    assert ran
+    run_here([*arguments, "--jobs", "1", "--out", str(tmp_path / "here")], monkeypatch)
+    for name in files:
+        there, here = (figures(tmp_path / place / name) for place in ("ray", "here"))
+        assert there == here, name
 
 
 def test_interrupted_killed_and_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,8 +158,11 @@ class Contrast:
             ungrouped=self.graph.ungrouped,
         )  # fmt: skip
 
-    @cached_property
     def runner(self) -> CircuitRunner:
+        return self._runner
+
+    @cached_property
+    def _runner(self) -> CircuitRunner:
         return CircuitRunner(
             self.model, self.batch, self.metric, self.base, self.counterfactual, self.start, self.response.cost,
             streams=WithDifferences if self.ablation == "patch" else SumOfKept, ungrouped=self.graph.ungrouped,

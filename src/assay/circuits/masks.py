@@ -110,7 +110,7 @@ def loss_slope(contrast: Contrast, kept: Tensor, difference: float) -> Tensor:
         clean = read_metric(contrast.model, contrast.base.residuals[-1], contrast.batch, contrast.metric)
     shares = kept.detach().to(contrast.counterfactual.dtype).requires_grad_(True)
     with torch.enable_grad():
-        values = contrast.runner.shares(contrast.graph.absent_shares(shares.unsqueeze(0)))[0]
+        values = contrast.runner().shares(contrast.graph.absent_shares(shares.unsqueeze(0)))[0]
         loss = ((values - clean) / difference).square().sum()
         (slope,) = torch.autograd.grad(loss, shares)
     contrast.response.cost.backward(len(values), contrast.batch.positions - contrast.start, contrast.model.n_layers)

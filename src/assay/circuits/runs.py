@@ -110,7 +110,7 @@ def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValu
             at = contrast.examples
             if number == 0:
                 everything = np.ones((1, study.graph.n_edges), bool)
-                contrast.runner.require_faithful(study.graph.absent(everything, study.model.device))
+                contrast.runner().require_faithful(study.graph.absent(everything, study.model.device))
             found, clean, nothing = _run_rows(study, contrast, circuits)
             np.add.at(values, at, found.T.double().cpu().numpy())
             np.add.at(full, at, clean.double().cpu().numpy())

@@ -67,5 +67,5 @@ class Circuits:
             counterfactual = [contrast.neurons(layer) for layer in range(contrast.model.n_layers)]
             neurons = AbsentNeurons(torch.from_numpy(~self.neurons[chosen]).to(device), counterfactual)
         absent = contrast.graph.absent(self.kept[chosen], device)
-        found: NDArray[np.float64] = contrast.runner.values(absent, neurons).double().cpu().numpy()
+        found: NDArray[np.float64] = contrast.runner().values(absent, neurons).double().cpu().numpy()
         return found

@@ -24,8 +24,8 @@ class WithRay(TyperCommand):
 def with_address(words: list[str]) -> list[str]:
     """The words, with an address after each ``--ray`` that has none."""
     found: list[str] = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for number, word in enumerate(words, 1):
         found.append(word)
-        if word == FLAG and not ADDRESS.fullmatch(following):
+        if word == FLAG and not ADDRESS.fullmatch("".join(words[number : number + 1])):
             found.append(LOCAL)
     return found

@@ -59,6 +59,13 @@ class RayWorker:
             raise answer
         return answer
 
+    def is_there(self, seconds: float) -> bool:
+        """Whether it has begun, or ended, within so many seconds."""
+        try:
+            return bool(ray.wait([self._actor.__ray_ready__.remote()], timeout=seconds)[0])
+        except Exception:  # the cluster has ended meanwhile
+            return True
+
     def stop(self) -> None:
         with suppress(Exception):  # it is dead, or the cluster is gone
             ray.kill(self._actor)

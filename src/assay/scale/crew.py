@@ -87,7 +87,7 @@ class Crew(ABC):
 
     def __init__(self, slow: float | None = None) -> None:
         self._slow = slow
-        self._places: list[_Place] = []
+        self._places: list[Place] = []
 
     @abstractmethod
     def _workers_wanted(self) -> int: ...
@@ -107,7 +107,7 @@ class Crew(ABC):
     def start(self) -> None:
         """Start the workers, if they are not there yet."""
         while len(self._places) < self._workers_wanted():
-            self._places.append(_Place(self))
+            self._places.append(Place(self))
 
     def end(self) -> None:
         """End the workers, whatever they are at."""
@@ -274,7 +274,7 @@ class _Job(Generic[Task, Result]):
             self._changed.notify_all()
 
 
-class _Place:
+class Place:
     """Where a worker works, or the one that came after it."""
 
     def __init__(self, crew: Crew) -> None:

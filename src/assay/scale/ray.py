@@ -12,21 +12,28 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.errors import OptionError, WorkerError
 from assay.scale.crew import Crew
 from assay.scale.worker import interrupts_held_back
+
+if TYPE_CHECKING:
+    from assay.scale.actor import RayWorker
 
 LOCAL, AUTO = "local", "auto"
 ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[\da-fA-F:.]+\]):(?P<port>\d{1,5})")
 SLOW = 3.0
 PATIENCE = 5.0
 """Seconds in which the head of a cluster must answer."""
+WAIT = 30.0
+"""Seconds after which it is said that no worker has begun."""
 STORE = 100 * 2**20
 """Bytes of the object store of a cluster of our own: results are small."""
 QUIET = {
@@ -78,6 +85,7 @@ class RayCluster(Crew):
         self._asked, self._warm_up, self._gpus = workers, warm_up, gpus
         self._connected = False
         self._scratch: Path | None = None
+        self._print_again: Callable[[], object] = lambda: None
 
     @property
     def processes(self) -> int:  # type: ignore[override]
@@ -95,6 +103,12 @@ class RayCluster(Crew):
             with _quiet(), interrupts_held_back():
                 self._connect()
             super().start()
+            threading.Thread(target=self._tell_if_none_comes, args=(self._places[0].worker,), daemon=True).start()
+
+    def _tell_if_none_comes(self, first: RayWorker) -> None:
+        """Workers wait for processors that others have; so does the run, in silence otherwise."""
+        if not first.is_there(WAIT):
+            print("Waiting until the Ray cluster has a processor free.", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """End the workers, whatever they are at, and the cluster if it was started here."""
@@ -105,6 +119,7 @@ class RayCluster(Crew):
             with interrupts_held_back():
                 ray.shutdown()
             self._connected = False
+            self._print_again()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
@@ -141,7 +156,7 @@ class RayCluster(Crew):
                 f"(ray start --address={self.address}), with the same versions of Python and Ray."
             ) from error
         self._connected = True
-        _print_nothing()
+        self._print_again = _print_nothing()
 
     def _workers_wanted(self) -> int:
         import ray
@@ -159,7 +174,7 @@ class RayCluster(Crew):
             )
         return wanted
 
-    def _worker(self) -> Any:
+    def _worker(self) -> RayWorker:
         from assay.scale.actor import RayWorker
 
         return RayWorker(self._warm_up, self._gpus)
@@ -194,12 +209,19 @@ def _scratch() -> Path:
     return Path(tempfile.mkdtemp(prefix="assay-", dir=short if short.is_dir() else None))
 
 
-def _print_nothing() -> None:
-    """Ray prints what happens to workers to standard output, whatever it was told of logs; that is for results."""
+def _print_nothing() -> Callable[[], object]:
+    """Ray prints what happens to workers to standard output, whatever it was told of logs; that is for results.
+
+    Returns:
+        What lets it print again.
+    """
     from ray._private import worker
 
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None
+    name = "print_to_stdstream"
+    if (printing := getattr(worker, name, None)) is None:
+        return lambda: None
+    setattr(worker, name, lambda *_, **__: None)
+    return lambda: setattr(worker, name, printing)
 
 
 @contextmanager
