@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Several processes with several torch threads each would spin against one another.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 COLUMNS=120
 
-.PHONY: install demo test test-all lint format bench bench-peers clean
+.PHONY: install demo test test-all lint format docs bench bench-peers clean
 
 install: .venv/installed
 
@@ -30,6 +30,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# A site of plain files in site/.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -43,4 +47,4 @@ bench-peers: install
 	PYTHON=$(BIN)/python PEERS="$(PEERS)" benchmarks/all.sh
 
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs site .pytest_cache .mypy_cache .ruff_cache .hypothesis

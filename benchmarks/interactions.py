@@ -39,6 +39,7 @@ def main() -> None:
     options.add_argument("--model", default="smollm2-135m", help="of heads")
     options.add_argument("--prompts", type=int, help="default: 1000 of pairs, 16 of heads")
     options.add_argument("--sites", default="heads", help="of heads, such as heads[0:2] for a trial")
+    options.add_argument("--ablation", choices=("zero", "mean", "resample"), default="zero", help="of heads")
     options.add_argument("--exact", type=int, default=500, help="of heads: the largest pairs to run (default 500)")
     options.add_argument("--repeats", type=int, default=3, help="of pairs (default 3)")
     options.add_argument("--memory", default="2G")
@@ -125,13 +126,13 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
     pairs = assay.tasks.ioi(model, n=given.prompts or 16)
     given.work.mkdir(parents=True, exist_ok=True)
     began, sums, products = time.perf_counter(), None, 0
-    method = group_ablation("zero", "benchmark", second_order=True)
+    method = group_ablation(given.ablation, "benchmark", second_order=True)
     for number in range(0, len(pairs), BLOCK):
         path = given.work / f"second-{number}.npy"
         if not path.exists():
             with ablated_runs(
                 method, model, pairs[number : number + BLOCK], sites=given.sites, memory=given.memory, force=True,
-                progress=True,
+                progress=True, **references(given, pairs),
             ) as runs:  # fmt: skip
                 second = runs.derivatives()[1].sum(2)
             np.save(path.with_suffix(".part.npy"), second)
@@ -151,6 +152,7 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
     exact["random"] = exact_of(model, pairs, given, "random", drawn)
     found: dict[str, Any] = {
         "model": given.model,
+        "ablation": given.ablation,
         "prompts": len(pairs),
         "components": len(mean),
         "pairs": len(couples),
@@ -170,6 +172,11 @@ def heads_of_a_real_model(given: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def references(given: argparse.Namespace, pairs: Any) -> dict[str, Any]:
+    """Where blocks of prompts take their means from: all prompts and positions."""
+    return {"reference": pairs, "mean": "all-positions"} if given.ablation == "mean" else {}
+
+
 def exact_of(model: assay.Model, pairs: Any, given: argparse.Namespace, name: str, couples: np.ndarray) -> np.ndarray:
     """(P,) mean interactions, each run; kept prompt by prompt."""
     total = np.zeros(len(couples))
@@ -177,8 +184,8 @@ def exact_of(model: assay.Model, pairs: Any, given: argparse.Namespace, name: st
         path = given.work / f"exact-{name}-{len(couples)}-{number}.npy"
         if not path.exists():
             with ablated_runs(
-                group_ablation("zero"), model, pairs[number : number + BLOCK], sites=given.sites, memory=given.memory,
-                force=True, progress=True,
+                group_ablation(given.ablation), model, pairs[number : number + BLOCK], sites=given.sites,
+                memory=given.memory, force=True, progress=True, **references(given, pairs),
             ) as runs:  # fmt: skip
                 singles = [(i,) for i in range(len(runs.components))]
                 losses = runs.losses([*singles, *map(tuple, couples.tolist())]).sum(1)

@@ -25,8 +25,8 @@ ORDER = (
 )
 HEADER = """# Performance
 
-Written by `benchmarks/page.py` from [`benchmarks/results`](../benchmarks/results); how to run it again is in
-[`benchmarks/README.md`](../benchmarks/README.md). Times are wall time once the model is loaded, unless a section says
+Written by `benchmarks/page.py` from `benchmarks/results`; how to run it again is in
+`benchmarks/README.md`. Times are wall time once the model is loaded, unless a section says
 otherwise. *Spread* is the least and the largest of all rounds, *times the first* is taken round by round against the
 first side, *peak memory* is the largest resident memory of the side's own process, loading included. A benchmark that
 finds two sides with different numbers writes nothing. A goal that is missed stays in the table.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import assay
 from assay.data import PromptPair, PromptPairs
+from assay.engine import joint
 from assay.interactions.joint_ablation import ablated_runs, group_ablation
 from assay.interactions.pairs import measure_interactions
 from conftest import ids_of, random_pairs, wrapped
@@ -183,3 +184,27 @@ def test_singles_are_those_of_the_methods(ablation: str) -> None:
     single = assay.measure(f"{ablation}-ablation", model, pairs, force=True)
     np.testing.assert_allclose(found.single, -single.values, rtol=0, atol=1e-10)
     assert found.second is None
+
+
+@pytest.mark.parametrize("family", FEW)
+def test_lanes_that_attend_alike_attend_once(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, pairs = wrapped(family), random_pairs(3)
+    groups = [(i,) for i in range(12)] + list(combinations(range(12), 2))
+    attended, known = [], joint.alike
+
+    def noted(begun, copies, device):
+        lanes = known(begun, copies, device)
+        attended.append(begun if lanes is None else len(lanes.attending))
+        return lanes
+
+    def losses() -> tuple[np.ndarray, int]:
+        attended.clear()
+        with ablated_runs(group_ablation("zero"), model, pairs, force=True) as runs:
+            return runs.losses(groups), sum(attended)
+
+    monkeypatch.setattr(joint, "alike", noted)
+    shared, few = losses()
+    known = lambda *_: None  # noqa: E731
+    plain, all_lanes = losses()
+    np.testing.assert_allclose(shared, plain, rtol=0, atol=1e-11)
+    assert few < 0.8 * all_lanes

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import assay
 from assay.data import PromptPair, PromptPairs
 from assay.report import words, write_page
+from assay.report.explored import explored, response_command
 from assay.report.figures import figures
+from assay.report.html import data, plain
+from assay.report.layer_map import blocks, largest_of
+from assay.report.screening import headline
 from assay.report.words import shown
+from assay.sites import Component
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -63,14 +71,16 @@ def test_the_page_answers_first(page: str) -> None:
     order = [
         "<h1>",
         "largest of 20 components",
+        'id="figure-map"',
         "baseline difference",
-        'id="figure-heads"',
+        'id="figure-intervals"',
         "Largest components",
         "Prompts",
     ]
     places = [body.index(part) for part in order]
     assert places == sorted(places)
-    assert 'id="figure-mlps"' in body
+    assert body.count('class="cell positive"') + body.count('class="cell negative"') == 20
+    assert len(page) < 100_000
 
 
 def test_sets_of_answers_are_shown_briefly(tmp_path: Path) -> None:
@@ -91,7 +101,7 @@ def test_one_kind_of_site_makes_one_figure(tmp_path: Path) -> None:
     scores = assay.attribution_patching(model, assay.tasks.sort(model, n=1), sites="mlps")
     write_page(scores, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text("utf-8")
-    assert 'id="figure-heads"' not in text
+    assert text.count('class="cell ') == 4
     assert "none checked by intervention" in text
 
 
@@ -128,10 +138,13 @@ def test_a_screening_has_its_own_page(screening_page: str) -> None:
     body = screening_page[screening_page.index("<body") :]
     order = [
         "<h1>",
+        "4 of 528 components carry",
+        "top 4 verified with",
+        'id="figure-map"',
+        "exact runs <b>",
         "Screened top 4 at level 95%",
         "components were patched exactly",
-        "exact runs <b>",
-        'id="figure-heads"',
+        'id="figure-estimates"',
         'id="figure-intervals"',
         "Largest components",
         "What it cost",
@@ -141,7 +154,7 @@ def test_a_screening_has_its_own_page(screening_page: str) -> None:
     ]
     places = [body.index(text) for text in order]
     assert places == sorted(places)
-    assert '"name":"verified"' in body.replace(" ", "")
+    assert 'class="mark dot' in body
 
 
 def test_a_screening_page_is_offline_and_escapes(screening_page: str) -> None:
@@ -153,7 +166,7 @@ def test_a_screening_page_is_offline_and_escapes(screening_page: str) -> None:
 
 def columns_of(page: str) -> tuple[list[str], set[int]]:
     """What the table of the largest components is headed by, and how many cells its rows have."""
-    table = page[page.index("<h2>Largest components</h2>") :].partition("</table>")[0]
+    table = page[page.index("Largest components</h2>") :].partition("</table>")[0]
     head, _, rows = table.partition("</thead>")
     return re.findall(r"<th(?: [^>]*)?>(.*?)</th>", head), {row.count("<td") for row in rows.split("<tr>")[1:]}
 
@@ -193,3 +206,79 @@ def test_scores_under_backward_rules_are_ranked_not_sized(tmp_path: Path) -> Non
     assert "first-order estimate of all effects" in words.method(plain)
     assert words.verdicts(plain).startswith("unresolved")
     assert "nats" in words.answer(plain)
+
+
+def test_rows_of_a_map_are_units_or_bins_of_them_and_positions() -> None:
+    def component(layer: int, site: str, unit: int | None = None, position: int | None = None) -> Component:
+        return Component(layer, site, unit, position)
+
+    heads = [component(layer, "heads", unit) for layer in range(2) for unit in range(3)]
+    mlps = [component(layer, "mlps") for layer in range(2)]
+    found = blocks([*heads, *mlps])
+    assert [(block.name, list(block.rows)) for block in found] == [("heads", ["0", "1", "2"]), ("MLP", [""])]
+    assert found[0].rows["1"] == {0: [1], 1: [4]}
+    assert found[1].rows[""] == {0: [6], 1: [7]}
+    (neurons,) = blocks([component(0, "neurons", unit) for unit in range(100)])
+    assert list(neurons.rows)[:2] == ["0–3", "4–7"]
+    assert neurons.rows["4–7"] == {0: [4, 5, 6, 7]}
+    assert sum(len(row[0]) for row in neurons.rows.values()) == 100
+    (positions,) = blocks([component(0, "residual-post", None, position) for position in range(3)])
+    assert (positions.name, list(positions.rows)) == ("residual-post by position", ["0", "1", "2"])
+    assert largest_of(np.array([1.0, -3.0, 2.0]), [0, 2]) == 2
+    assert largest_of(np.array([1.0, -3.0, 2.0]), [0, 1, 2]) == 1
+
+
+def test_the_command_of_a_response_keeps_what_says_which_prompts() -> None:
+    given = "assay screen m --task ioi --n 8 --sites heads,mlps --top 5 --chat --template '{a} b' --out x"
+    assert response_command(given) == "assay response m --task ioi --n 8 --chat --template '{a} b' --component NAME"
+    assert response_command("") is None
+    assert response_command("python study.py") is None
+    assert response_command("assay screen 'unclosed") is None
+
+
+def test_what_a_click_shows_is_what_the_run_recorded() -> None:
+    model = assay.load("sequence-sort")
+    pairs = assay.tasks.sort(model, n=3)
+    scores = assay.screen(model, pairs, sites="neurons[0:1],heads", top=4, probes=2, direction="noise")
+    told = explored(scores, range(len(scores.components)))
+    assert told["first"] == scores.leaders[0]
+    for i, item in ((int(index), item) for index, item in told["items"].items()):
+        curve = item["curve"]
+        assert curve["end"] == pytest.approx(scores.importance[i], rel=1e-3)
+        assert curve["exact"] == (scores.verdicts[i] == "verified")
+        assert item["prompts"] == pytest.approx(-scores.values[i], rel=1e-3)
+        if np.isfinite(scores.first_order[i]).all():
+            assert curve["slope"] == pytest.approx(-scores.first_order[i].mean(), rel=1e-3)
+            assert curve["bend"] == pytest.approx(-scores.quadratic[i].mean(), rel=1e-3)
+            assert ("first order, source run", f"{-scores.far_end[i].mean():+.3g}") in item["lines"]
+        if scores.verdicts[i] == "bounded":
+            assert (curve["low"], curve["high"]) == pytest.approx((-scores.upper[i], -scores.lower[i]), rel=1e-3)
+            assert curve["low"] <= curve["end"] <= curve["high"]
+
+
+def test_the_headline_counts(tmp_path: Path) -> None:
+    model = assay.load("sequence-sort")
+    pairs = assay.tasks.sort(model, n=3)
+    scores = assay.screen(model, pairs, sites="neurons[0:1]", top=4, probes=2)
+    size = np.abs(scores.importance)
+    share = np.sort(size)[::-1][:4].sum() / size.sum()
+    assert headline(scores) == (
+        f"4 of 512 components carry {share:.0%} of the summed absolute effect on log-prob-diff; top 4 verified with "
+        f"{scores.runs} exact runs; at most {scores.outside_bound} of the {512 - scores.verdicts.count('verified')} "
+        "unverified may lie outside their interval (95% confidence)."
+    )
+    certified = assay.screen(model, pairs, sites="heads", top=3)
+    assert headline(certified).endswith("; all 16 were measured exactly.")
+    nothing = replace(certified, values=certified.values * 0, leaders=np.array([], dtype=int))
+    assert headline(nothing).startswith("No patch of any")
+    write_page(nothing, tmp_path / "report.html")
+    assert "No patch of any" in (tmp_path / "report.html").read_text("utf-8")
+    stopped = assay.screen(model, pairs, sites="neurons[0:1]", top=4, probes=2, budget=22)
+    assert f"{len(stopped.unsettled)} that were not patched may still belong to the top 4" in headline(stopped)
+
+
+def test_json_in_scripts_and_labels_of_plotly_cannot_be_markup() -> None:
+    written = data({"text": EVIL, "missing": float("nan"), "far": [np.float64("inf"), np.int64(3)]})
+    assert "<" not in written
+    assert json.loads(written) == {"text": EVIL, "missing": None, "far": [None, 3]}
+    assert plain("a < b & <i>") == "a &lt; b &amp; &lt;i&gt;"

@@ -21,6 +21,8 @@ from assay.cli.explain import explain
 from assay.cli.interactions import interactions
 from assay.cli.interrupts import heard
 from assay.cli.listing import list_kind
+from assay.cli.plan import plan
+from assay.cli.report import report
 from assay.cli.response import response
 from assay.cli.score import score
 from assay.cli.screen import demo, screen
@@ -45,8 +47,10 @@ app.command(cls=WithRay)(audit)
 app.command()(explain)
 app.command(cls=WithRay)(circuit)
 app.command()(show)
+app.command()(report)
 app.command("list")(list_kind)
 app.command()(doctor)
+app.command()(plan)
 app.command()(demo)
 app.command(cls=WithRay)(train)
 app.command()(dynamics)

@@ -11,6 +11,7 @@ Axes: G groups, C components, R rows, N lanes, P patches (component of a lane), 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,7 @@ from assay.engine.gradients import answer_logits
 from assay.engine.graph import require_precision
 from assay.engine.replay import Lane, Replay, ReplayTap
 from assay.engine.response import Response
+from assay.engine.sharing import Alike, alike, attending_once, without_mlp
 from assay.errors import InterventionError
 from assay.model.recording import as_units
 from assay.sites import Component
@@ -66,6 +68,7 @@ def joint_values(response: Response, groups: Sequence[Sequence[int]]) -> Tensor:
     _ = response.moves  # asks every source, which may run the model: that must not happen within a replay
     values = response.base_values.new_empty(len(groups), response.batch.rows)
     families = _families(response, groups)
+    shares = not response.model.has_foreign_hooks  # a hook may tell lanes apart
     # The rows of a family stand together: its lanes are the same components for each of them.
     items = [(family, row) for family in families for row in range(response.batch.rows)]
 
@@ -73,7 +76,7 @@ def joint_values(response: Response, groups: Sequence[Sequence[int]]) -> Tensor:
         lanes, places = _lanes_of(response, groups, items[part])
         numbers, rows = torch.tensor(places, device=response.model.device).unbind(1)
         ones = torch.ones(sum(len(lane.members) for lane in lanes), device=response.model.device)
-        values[numbers, rows] = _metric_of(response, lanes, ones)
+        values[numbers, rows] = _metric_of(response, lanes, ones, shares)
         response.cost.interventions += len(lanes)
         response.advance(len(lanes))
 
@@ -202,12 +205,13 @@ def _most(response: Response, entry: int) -> int:
     return most if response.model.device.type != "cpu" else min(most, max(1, most * CACHED // response.memory))
 
 
-def _metric_of(response: Response, lanes: Sequence[GroupLane], strength: Tensor) -> Tensor:
+def _metric_of(response: Response, lanes: Sequence[GroupLane], strength: Tensor, shares: bool = False) -> Tensor:
     """(N,) of the lanes, given the strength (P,) of each patch, lane by lane in the order of its members."""
     replay = _GroupReplay(
         response.model, response.base, response.source, response.start, response.mask, response.cost,
         end_start=response.end_start, from_layer=response.savings.layers,
     )  # fmt: skip
+    replay.shares = shares
     residual = replay.run(list(lanes), strength)
     targets = response.batch.targets.rows(torch.tensor([lane.row for lane in lanes], device=response.model.device))
     only_read = response.savings.unembedding
@@ -216,6 +220,9 @@ def _metric_of(response: Response, lanes: Sequence[GroupLane], strength: Tensor)
 
 
 class _GroupReplay(Replay):
+    shares = False
+    """Whether what lanes have in common within a layer is computed once."""
+
     def tap(self, lanes: list[Lane], strength: Tensor) -> ReplayTap:
         return _GroupTap(self, lanes, strength)
 
@@ -238,7 +245,7 @@ def _before_all_others(members: tuple[Component, ...]) -> list[bool]:
 class _GroupTap(ReplayTap):
     """Sets the members of each lane, layer by layer; ``joining`` and ``fired`` count patches instead of lanes."""
 
-    def __init__(self, replay: Replay, lanes: list[Lane], strength: Tensor) -> None:
+    def __init__(self, replay: _GroupReplay, lanes: list[Lane], strength: Tensor) -> None:
         super().__init__(replay, lanes, strength)
         self.patches: list[_Patch] = []
         self.groups: list[GroupLane] = []
@@ -255,6 +262,13 @@ class _GroupTap(ReplayTap):
             sites = self.of_layer.setdefault(patch.component.layer, {})
             sites.setdefault(patch.component.site, []).append(number)
         self.fired = [0] * len(self.patches)
+        self.alike: Alike | None = None
+        self.shares = replay.shares
+        self.needs_no_mlp: list[int] = []
+
+    @property
+    def attending(self) -> Tensor:
+        return super().attending if self.alike is None else self.rows[self.alike.attending]
 
     def enter(self, layer: int, count: int, hidden: Tensor | None) -> Tensor:
         first = self.begun
@@ -265,7 +279,31 @@ class _GroupTap(ReplayTap):
             numbers, parents = map(list, zip(*copies, strict=True))
             hidden[numbers] = hidden[parents]
         self.joining = self.of_layer.get(layer, {})
+        self.alike = alike(self.begun, dict(copies), hidden.device) if self.shares else None
+        patched = [self.patches[number].lane for number in self.joining.get("mlps", ())]
+        self.needs_no_mlp = [lane for lane in patched if self.groups[lane].parent is not None and self.shares]
         return hidden
+
+    def _call(self, hidden: Tensor) -> Tensor:
+        layer = self.model.layers[self.layer]
+        with ExitStack() as savings:
+            if layer.mlp is not layer.neuron_output and layer.neuron_output is not None:
+                savings.enter_context(without_mlp(layer, self.needs_no_mlp, self.begun))
+            if self.alike is None:
+                return super()._call(hidden)
+            given, of_attending = self._arguments(self.rows[: self.begun]), self._arguments(self.attending)
+            savings.enter_context(attending_once(self.model, layer, self.alike, given, of_attending, self._set_heads))
+            return self._run(hidden, *given)
+
+    def head_outputs(self, layer: int, z_NtHD: Tensor) -> Tensor:
+        if self.alike is None:
+            return super().head_outputs(layer, z_NtHD)
+        self._require_layer(layer)
+        return z_NtHD  # of the lanes that attend; all are set before W_O
+
+    def _set_heads(self, z_NtHD: Tensor) -> Tensor:
+        numbers = self.joining.get("heads")
+        return self._setter("heads", numbers)(z_NtHD) if numbers else z_NtHD
 
     def _setter(self, site: str, numbers: list[int]) -> Callable[[Tensor], Tensor]:
         patches = [self.patches[number] for number in numbers]

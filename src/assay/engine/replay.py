@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -186,8 +187,18 @@ class ReplayTap:
                     hooks.enter_context(site_hook(layer, place, shape, self._setter(site, lanes)))
             return self._call(hidden)
 
+    @property
+    def attending(self) -> Tensor:
+        """The rows of the lanes that the layer's attention is run for."""
+        return self.rows[: self.begun]
+
     def _call(self, hidden: Tensor) -> Tensor:
-        args, kwargs = self.recording.arguments[self.layer].select(self.rows[: self.begun], self.start)
+        return self._run(hidden, *self._arguments(self.rows[: self.begun]))
+
+    def _arguments(self, rows: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.recording.arguments[self.layer].select(rows, self.start)
+
+    def _run(self, hidden: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         output = self.model.layers[self.layer].module(hidden, *args, **kwargs)
         result: Tensor = output[0] if isinstance(output, tuple) else output
         return result
@@ -214,7 +225,7 @@ class ReplayTap:
 
     def _behind_recorded(self, recorded_RSKD: Tensor, fresh_NKtD: Tensor) -> Tensor:
         """(N, K, S, D). Rows are copied whole and written over: a third of the time of putting two parts together."""
-        whole = recorded_RSKD.transpose(1, 2).index_select(0, self.rows[: self.begun])
+        whole = recorded_RSKD.transpose(1, 2).index_select(0, self.attending)
         whole[:, :, self.start :] = fresh_NKtD
         return whole
 

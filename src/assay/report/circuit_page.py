@@ -2,68 +2,55 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
-import plotly.offline
 from markupsafe import Markup
 
 from assay.circuits.found import FoundCircuit
 from assay.report import circuit as words
 from assay.report.circuit_drawing import caption, is_wide, to_svg
 from assay.report.figures import INK_SOFT, NEGATIVE, POSITIVE, styled
-from assay.report.html import make_environment
+from assay.report.html import render, write
 
 SCORES_SHOWN = 40
 
 
 def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
     """Write the page: answer, curve, drawing, largest scores, how to reproduce it."""
-    figure = _curve(found).to_html(
-        full_html=False, include_plotlyjs=False, div_id="figure-curve",
-        config={"displayModeBar": False, "responsive": True},
-    )  # fmt: skip
-    page = (
-        make_environment()
-        .get_template("circuit.html")
-        .render(
-            found=found,
-            title=words.question(found),
-            answer=words.answer(found),
-            label=words.label_sentence(found),
-            split=words.split_sentence(found),
-            curve=Markup(figure),
-            metric=words.metric_sentence(found),
-            ends_columns=words.ENDS_COLUMNS,
-            ends_rows=words.ends_table(found),
-            curve_columns=words.curve_columns(found),
-            meaning_of_faithfulness=words.meaning_of_faithfulness(found),
-            meaning_of_scores=words.meaning_of_scores(found),
-            verdict=f"{words.verdict(found)}: {words.VERDICTS[words.verdict(found)]}",
-            cost=words.cost_sentence(found),
-            next_step=words.next_step(found, "FOLDER"),
-            curve_rows=words.curve_rows(found),
-            drawing=Markup(to_svg(found)),
-            caption=caption(found),
-            wide=is_wide(found),
-            score_columns=words.score_columns(found),
-            score_rows=words.score_rows(found, SCORES_SHOWN),
-            plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-            details=json.dumps(
-                {
-                    "configuration": found.scores.configuration,
-                    "setting": found.setting,
-                    "cost": {"scores": found.scores.cost, "stages": found.costs},
-                    "provenance": found.provenance,
-                },
-                indent=2,
-                ensure_ascii=False,
-            ),
-        )
+    details = {
+        "configuration": found.scores.configuration,
+        "setting": found.setting,
+        "cost": {"scores": found.scores.cost, "stages": found.costs},
+        "provenance": found.provenance,
+    }
+    page = render(
+        "circuit.html",
+        figures=[("curve", "Faithfulness over circuit size", _curve(found))],
+        found=found,
+        title=words.question(found),
+        answer=words.answer(found),
+        label=words.label_sentence(found),
+        split=words.split_sentence(found),
+        metric=words.metric_sentence(found),
+        ends_columns=words.ENDS_COLUMNS,
+        ends_rows=words.ends_table(found),
+        curve_columns=words.curve_columns(found),
+        meaning_of_faithfulness=words.meaning_of_faithfulness(found),
+        meaning_of_scores=words.meaning_of_scores(found),
+        verdict=f"{words.verdict(found)}: {words.VERDICTS[words.verdict(found)]}",
+        cost=words.cost_sentence(found),
+        next_step=words.next_step(found, "FOLDER"),
+        curve_rows=words.curve_rows(found),
+        circuit=Markup(to_svg(found)),
+        caption=caption(found),
+        wide=is_wide(found),
+        score_columns=words.score_columns(found),
+        score_rows=words.score_rows(found, SCORES_SHOWN),
+        details=details,
     )
-    Path(path).write_text(page, encoding="utf-8")
+    write(page, path)
 
 
 def _curve(found: FoundCircuit) -> go.Figure:

@@ -13,7 +13,7 @@ from assay.comparison import Comparison
 from assay.methods.registry import METHODS
 from assay.report.comparison import cells, columns, headline, legend, question, scaled, setting
 from assay.report.figures import INK_SOFT, styled
-from assay.report.html import frame, make_environment
+from assay.report.html import frame, render
 from assay.scores import Scores
 from assay.store.plain import write_plain
 
@@ -37,7 +37,9 @@ def comparison_page(found: Sequence[Comparison], run: dict[str, Any], exact: Sco
     k = run["request"]["k"]
     names = [(row.method, METHODS.get(row.method.partition(":")[0])) for row in found]
     drawn = [("cost", "Error against cost: down and to the left is better", error_against_cost(found))]
-    return make_environment().get_template("comparison.html").render(
+    return render(
+        "comparison.html",
+        figures=drawn,
         scores=exact,
         question=question(run),
         headline=headline(found),
@@ -47,7 +49,7 @@ def comparison_page(found: Sequence[Comparison], run: dict[str, Any], exact: Sco
         legend=legend(k),
         notes=scaled(found),
         sources=[(name, method.description, method.source_note) for name, method in names if method is not None],
-        **frame(drawn, exact.pairs, exact.baseline),
+        **frame(exact.pairs, exact.baseline),
         details={"request": run["request"], "configuration": exact.configuration, "provenance": exact.provenance},
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from assay.report.faithfulness import (
     faithfulness_tables,
     print_faithfulness,
 )
-from assay.report.html import make_environment
+from assay.report.html import render, write
 from assay.report.places import print_folder
 from assay.tokens import Explanation, Explanations
 from assay.tokens.faithfulness import RANDOM
@@ -237,31 +236,28 @@ def write_explanations(found: Explanations, path: Path) -> None:
     """Write the page: one file that opens offline."""
     measured, model = found.faithfulness, found.provenance["model"]
     kept = {name: getattr(found, name) for name in ("configuration", "cost", "provenance")}
-    page = (
-        make_environment()
-        .get_template("explanations.html")
-        .render(
-            title=title(found),
-            meaning=meaning(found),
-            colours=COLOURS,
-            cautions=cautions(found),
-            next_step=next_step(found),
-            cost=spent(found),
-            tables=faithfulness_tables(measured, found.configuration["seed"]) if measured else [],
-            faithfulness_meaning=faithfulness_meaning(found, measured) if measured else None,
-            faithfulness_caution=faithfulness_caution(measured) if measured else None,
-            open_scores=len(found) <= OPEN_SCORES,
-            texts=[_for_page(item, found.methods) for item in found],
-            origin=(
-                f"Model: {model['name']}, weights {model['weights_sha256'][:16]}. Methods: "
-                + "; ".join(f"{name} ({source})" for name, source in found.provenance["sources"].items())
-                + f"; as implemented in assay {found.provenance['versions']['assay']}."
-            ),
-            command=found.provenance.get("command"),
-            details=json.dumps(kept, indent=2, ensure_ascii=False),
-        )
+    page = render(
+        "explanations.html",
+        title=title(found),
+        meaning=meaning(found),
+        colours=COLOURS,
+        cautions=cautions(found),
+        next_step=next_step(found),
+        cost=spent(found),
+        tables=faithfulness_tables(measured, found.configuration["seed"]) if measured else [],
+        faithfulness_meaning=faithfulness_meaning(found, measured) if measured else None,
+        faithfulness_caution=faithfulness_caution(measured) if measured else None,
+        open_scores=len(found) <= OPEN_SCORES,
+        texts=[_for_page(item, found.methods) for item in found],
+        origin=(
+            f"Model: {model['name']}, weights {model['weights_sha256'][:16]}. Methods: "
+            + "; ".join(f"{name} ({source})" for name, source in found.provenance["sources"].items())
+            + f"; as implemented in assay {found.provenance['versions']['assay']}."
+        ),
+        command=found.provenance.get("command"),
+        details=kept,
     )
-    path.write_text(page, encoding="utf-8")
+    write(page, path)
 
 
 def _for_page(item: Explanation, methods: tuple[str, ...]) -> dict[str, Any]:

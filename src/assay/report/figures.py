@@ -15,7 +15,8 @@ from assay.sites import KINDS, Component
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
 POSITIVE, NEGATIVE = "#b2182b", "#2166ac"
 INK_SOFT = "#667085"
-"""Read on light and dark pages."""
+GRID = "rgba(125, 135, 150, 0.25)"
+"""Read on light and dark pages, as is the one before."""
 MAP_MARK = {"color": "#1b1f24", "width": 1.5}
 """Outline of marks on a map."""
 MOST_COLUMNS = 128
@@ -108,10 +109,12 @@ def position_of(component: Component) -> int:
 
 def styled(figure: go.Figure, height: int) -> go.Figure:
     """Transparent, so that it fits pages light and dark."""
+    figure.update_xaxes(gridcolor=GRID, zerolinecolor=INK_SOFT)
+    figure.update_yaxes(gridcolor=GRID, zerolinecolor=INK_SOFT)
     return figure.update_layout(
         height=height,
         margin={"l": 50, "r": 10, "t": 10, "b": 45},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": INK_SOFT, "size": 12},
+        font={"color": INK_SOFT, "size": 12, "family": "system-ui, sans-serif"},
     )

@@ -1,62 +1,118 @@
-"""The page: one file that opens offline."""
+"""The frame of every page: one file that opens offline and asks for nothing.
+
+A page is a template that extends ``base.html``, filled in by `render`. What a template gets without asking: the style,
+the script (tables sort and filter, commands copy, sections are named in the bar, maps and figures answer), a policy by
+which a browser loads nothing and runs no other script, and the macros of ``parts.html`` (``figures_of``, ``table``,
+``tables_of``, ``prompt_tables``). Its blocks: ``title``, ``head`` (more style), and ``body``; or, for a run on prompt
+pairs, inside the given body, ``kicker``, ``answer``, ``main_figure``, ``components``, ``cite`` and ``kept``.
+
+Everything from outside is escaped: by jinja in markup, by `data` inside scripts, by `plain` in labels of plotly, which
+reads some HTML.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import plotly.graph_objects as go
 import plotly.offline
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from assay.data.baseline import Baseline, standard_error
 from assay.data.pairs import PromptPairs
-from assay.report import figures, screening, words
-from assay.scores import Scores
-from assay.screening import ScreenedScores
+from assay.report import words
 
 EXAMPLES_SHOWN = 6
-COMPONENTS_SHOWN = 30
 
 
-def write_page(scores: Scores, path: str | Path) -> None:
-    """Write the page of a run: map, bars, top components, baseline with prompts, how to reproduce it."""
-    environment = make_environment()
-    screened = isinstance(scores, ScreenedScores)
-    drawn = screening.screening_figures(scores) if isinstance(scores, ScreenedScores) else figures.figures(scores)
-    page = environment.get_template("screening.html" if screened else "scores.html").render(
-        scores=scores,
-        screening=screening,
-        **frame(drawn, scores.pairs, scores.baseline),
-        top=scores.top(COMPONENTS_SHOWN).to_dict("records"),
-        shares=words.has_shares(scores),
-        details={
-            "configuration": scores.configuration,
-            "cost": scores.cost,
-            "provenance": scores.provenance,
-        },
+@dataclass(frozen=True)
+class Figure:
+    """A figure with the name of its place on the page."""
+
+    name: str
+    title: str
+    figure: go.Figure | Markup
+    """Of plotly, whose script (4.6 MB) a page then carries; or SVG, which needs nothing."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as markup."""
+
+    title: str
+    drawing: Markup
+    note: str
+
+
+def render(
+    template: str, *, figures: Sequence[Figure | tuple[str, str, go.Figure | Markup]] = (), **context: Any
+) -> str:
+    """A page as text.
+
+    Args:
+        template: the name of a file of ``templates/`` that extends ``base.html``.
+        figures: those of ``{{ figures_of(figures) }}``; name, title and figure each, at least.
+        context: what else the template names.
+    """
+    given = [each if isinstance(each, Figure) else Figure(*each) for each in figures]
+    carries = any(isinstance(each.figure, go.Figure) for each in given)
+    scripts = [_script("page.js"), *([_plotly()] if carries else [])]
+    return (
+        make_environment()
+        .get_template(template)
+        .render(
+            figures=[Drawn(each.title, drawing(each), each.note) for each in given],
+            plotly=_plotly() if carries else None,
+            script=_script("page.js"),
+            style=_script("page.css"),
+            policy=_policy(scripts),
+            **context,
+        )
     )
+
+
+def write(page: str, path: str | Path) -> None:
+    """Write a page that `render` made."""
     Path(path).write_text(page, encoding="utf-8")
 
 
-def frame(drawn: Sequence[tuple[str, str, go.Figure]], pairs: PromptPairs, baseline: Baseline) -> dict[str, Any]:
-    """What ``base.html`` shows of any run besides its answer: figures, baseline, prompts.
-
-    Args:
-        drawn: name, title and figure each.
-    """
+def frame(pairs: PromptPairs, baseline: Baseline) -> dict[str, Any]:
+    """What ``base.html`` shows of a run on prompt pairs besides its answer: baseline and prompts, for `render`."""
     return {
-        "words": words,
-        "standard_error": standard_error,
-        "plotly": Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-        "figures": [(name, title, _embed(figure, f"figure-{name}")) for name, title, figure in drawn],
         "pairs": pairs,
         "examples": list(zip(pairs, baseline.clean, baseline.corrupted, strict=True))[:EXAMPLES_SHOWN],
-        "to_json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
     }
+
+
+def drawing(figure: Figure) -> Markup:
+    """The markup of a figure, under the id ``figure-<name>``; the page's script draws those of plotly."""
+    if isinstance(figure.figure, Markup):
+        return Markup('<div id="figure-{}">{}</div>').format(figure.name, figure.figure)
+    content = json.loads(figure.figure.to_json())
+    return Markup('<div id="figure-{}"></div><script type="application/json" class="plotly-data">{}</script>').format(
+        figure.name, data(content)
+    )
+
+
+def data(value: Any) -> Markup:
+    """JSON that may stand inside a script element, whatever texts it holds; numbers that are not finite become null."""
+    return htmlsafe_json_dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def plain(text: str) -> str:
+    """Text for a label of plotly, which would read tags and entities in it as HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def make_environment() -> jinja2.Environment:
@@ -67,11 +123,38 @@ def make_environment() -> jinja2.Environment:
     environment.filters["signed"] = "{:+.4g}".format
     environment.filters["percent"] = "{:+.1%}".format
     environment.filters["short"] = "{:.2g}".format
+    environment.globals["words"] = words
+    environment.globals["standard_error"] = standard_error
+    environment.globals["to_json"] = to_json
     return environment
 
 
-def _embed(figure: go.Figure, name: str) -> Markup:
-    div: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, div_id=name, config={"displayModeBar": False, "responsive": True}
-    )
-    return Markup(div)
+def to_json(value: Any) -> str:
+    """For people to read."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+@cache
+def _plotly() -> Markup:
+    return Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script"))
+
+
+@cache
+def _script(name: str) -> Markup:
+    return Markup((Path(__file__).parent / "templates" / name).read_text("utf-8"))
+
+
+def _policy(scripts: Sequence[Markup]) -> str:
+    """Nothing is loaded, and no script runs but these: an escape that were missing somewhere would still do nothing."""
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in scripts]
+    return f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(hashes)}"

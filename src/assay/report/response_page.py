@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from assay.data.pairs import PromptPairs
 from assay.methods.registry import METHODS
 from assay.report.figures import INK_SOFT, styled
-from assay.report.html import frame, make_environment
+from assay.report.html import frame, render
 from assay.report.response import KIND, columns, meaning, question, response_to_dict, rows, verdict
 from assay.screening import ResponseCurve
 from assay.screening.curve import CURVE
@@ -36,7 +36,9 @@ def response_page(curve: ResponseCurve, pairs: PromptPairs) -> str:
     if len(curve.values) > 1:
         drawn.append(("prompts", "Response of each prompt, less its start", _each(curve)))
     methods = ("activation-patching", *(("attribution-patching", "hvp", "ms-hvp") if curve.estimates() else ()))
-    return make_environment().get_template("response.html").render(
+    return render(
+        "response.html",
+        figures=drawn,
         scores=curve,
         question=question(curve),
         verdict=verdict(curve),
@@ -44,7 +46,7 @@ def response_page(curve: ResponseCurve, pairs: PromptPairs) -> str:
         columns=columns(curve),
         rows=rows(curve),
         sources=[(name, METHODS[name].description, METHODS[name].source_note) for name in methods],
-        **frame(drawn, pairs, curve.baseline),
+        **frame(pairs, curve.baseline),
         details={"configuration": curve.configuration, "cost": curve.cost, "provenance": curve.provenance},
     )  # fmt: skip
 

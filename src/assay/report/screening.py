@@ -49,6 +49,32 @@ def answer(scores: ScreenedScores) -> str:
     )
 
 
+def headline(scores: ScreenedScores) -> str:
+    """How much the leaders carry, what that rests on, and what may still be wrong: the answer in a sentence."""
+    count, k = len(scores.components), len(scores.leaders)
+    size = np.abs(scores.importance)
+    if not k or not size.sum():
+        return answer(scores)
+    share = size[scores.leaders].sum() / size.sum()
+    line = f"{k} of {count} components carry {share:.0%} of the summed absolute effect on {scores.metric}; "
+    if scores.certified:
+        return f"{line}all {count} were measured exactly."
+    unverified = len(scores.verdicts) - scores.verdicts.count("verified")
+    if scores.screened:
+        line += f"top {k} verified with {scores.runs} exact runs"
+    else:
+        line += (
+            f"stopped by the budget after {scores.runs} exact runs, so that {len(scores.unsettled)} that were not "
+            f"patched may still belong to the top {scores.configuration['top']}"
+        )
+    if scores.expected_outside is None:
+        return f"{line}; {unverified} have estimates without intervals."
+    return (
+        f"{line}; at most {scores.outside_bound} of the {unverified} unverified may lie outside their interval "
+        "(95% confidence)."
+    )
+
+
 def runs(scores: ScreenedScores) -> str:
     """Exact runs out of how many."""
     count = len(scores.components)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import plotly.offline
-from markupsafe import Markup
 
 from assay.interactions import SelfRepair
 from assay.interactions.result import hidden, interaction
 from assay.report.figures import NEGATIVE, POSITIVE, styled
-from assay.report.html import make_environment
+from assay.report.html import render, write
 from assay.report.self_repair import (
     COMPENSATION_COLUMNS,
     ORDER,
@@ -141,14 +138,11 @@ def _pieces(result: SelfRepair, row: Any) -> list[tuple[str, str, str]]:
 
 def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
     """Write the page: one file that opens offline."""
-    drawn = [
-        (title, Markup(figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{name}",
-                                      config={"displayModeBar": False, "responsive": True})))
-        for name, title, figure in figures(result)
-    ]  # fmt: skip
     worst = list(result.worst(ROWS_SHOWN).itertuples())
     components = result.compensation is not None
-    page = make_environment().get_template("self_repair.html").render(
+    page = render(
+        "self_repair.html",
+        figures=figures(result),
         result=result,
         title=question(result),
         answer=answer(result),
@@ -165,12 +159,6 @@ def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
         compensation_meaning=compensation_meaning(result) if components else "",
         compensation_columns=COMPENSATION_COLUMNS,
         compensated=table_of_compensation(result, HEADS_SHOWN) if components else [],
-        figures=drawn,
-        plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-        details=json.dumps(
-            {"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
-            indent=2,
-            ensure_ascii=False,
-        ),
+        details={"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
     )  # fmt: skip
-    Path(path).write_text(page, encoding="utf-8")
+    write(page, path)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.offline
-from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as TerminalTable
 
-from assay.report.html import make_environment
+from assay.report.html import Figure, render, write
+
+__all__ = ["Figure", "Table", "number", "plus_minus", "print_tables", "write_tables_page"]
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,6 @@ class Table:
     left: int = 1
     """How many columns are words."""
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure with the name of its place on the page."""
-
-    name: str
-    title: str
-    figure: go.Figure
 
 
 def print_tables(console: Console, tables: Sequence[Table]) -> None:
@@ -67,21 +56,16 @@ def write_tables_page(
     details: dict[str, Any],
 ) -> None:
     """Write the page: one file that opens offline."""
-    drawn = [
-        (each.title, Markup(each.figure.to_html(full_html=False, include_plotlyjs=False, div_id=f"figure-{each.name}",
-                                                config={"displayModeBar": False, "responsive": True})))
-        for each in figures
-    ]  # fmt: skip
-    page = make_environment().get_template("tables.html").render(
+    page = render(
+        "tables.html",
+        figures=figures,
         title=title,
         answer=answer,
-        tables=[table for table in tables if table.lines],
-        figures=drawn,
+        tables=tables,
         provenance=provenance,
-        plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
-        details=json.dumps(details, indent=2, ensure_ascii=False),
-    )  # fmt: skip
-    Path(path).write_text(page, encoding="utf-8")
+        details=details,
+    )
+    write(page, path)
 
 
 def number(value: float | None, sign: str = "+") -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from assay.report.scales import ticks
+
 WIDTH, HEIGHT = 640, 380
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 20, 50
 COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83", "#b35806", "#4d4d4d", "#c51b7d")
@@ -123,7 +125,7 @@ class _Axis:
         if log:
             self.ticks = _log_ticks(low, high)
         else:
-            self.ticks = _ticks(min(low, 0.0), high if high > min(low, 0.0) else low + 1.0)
+            self.ticks = ticks(min(low, 0.0), high if high > min(low, 0.0) else low + 1.0)
         self.low, self.high = self._scale(self.ticks[0]), self._scale(self.ticks[-1])
 
     def _scale(self, value: float) -> float:
@@ -131,14 +133,6 @@ class _Axis:
 
     def place(self, value: float) -> float:
         return self.start + (self._scale(value) - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """About five round numbers that enclose both."""
-    step = 10 ** math.floor(math.log10((high - low) / 4))
-    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(k * step, 12) for k in range(first, last + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

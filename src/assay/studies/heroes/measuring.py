@@ -36,7 +36,7 @@ from assay.store.differences import differences
 from assay.studies.dynamics import dynamics
 from assay.studies.dynamics_audit import audit_at
 from assay.studies.folder import read_json, write_json
-from assay.studies.heroes.settings import LONGER, WINDOW, Setting, Sizes
+from assay.studies.heroes.settings import LONGER, MODEL_MEAN, WINDOW, Setting, Sizes
 from assay.training import train, training_setting
 from assay.training.checkpoints import ABOUT, FINAL, read_checkpoint, seed_folder
 
@@ -222,7 +222,7 @@ def _audit(sizes: Sizes, setting: Setting, model: Model, chosen: Chosen, jobs: J
     if not setting.is_trained:
         pairs = make_pairs(model, setting.task, sizes.model_references, sizes.seed)
         return audit_gradients(
-            model, pairs[: sizes.model_examples], reference=pairs, rivals=sizes.model_rivals, **common
+            model, pairs[: sizes.model_examples], reference=pairs, rivals=sizes.model_rivals, mean=MODEL_MEAN, **common
         )
     within, beyond = (
         None if length is None else make_pairs(model, setting.task, sizes.examples, sizes.seed, length=length)
@@ -274,9 +274,9 @@ def _runs(
     audit: Audit, of: AuditedSet, model: Model, reference: PromptPairs | None, metric: str, seed: int
 ) -> Iterator[AblatedRuns]:
     method, sites = group_ablation(audit.ablation), Selection(audit.components)
-    others = reference or of.pairs
+    others, mean = (of.pairs, None) if reference is None else (reference, MODEL_MEAN)
     with ablated_runs(
-        method, model, of.pairs, sites=sites, reference=others, metric=metric, seed=seed, force=True
+        method, model, of.pairs, sites=sites, reference=others, mean=mean, metric=metric, seed=seed, force=True
     ) as runs:  # fmt: skip
         yield runs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from assay.audit.rivals import RIVALS
+from assay.engine.sources import MeanOver
 
 SEQUENCES = ("reverse", "sort")
 MODELS = ("gemma-3-270m", "smollm2-135m")
@@ -12,6 +13,8 @@ TASKS = ("ioi", "facts")
 """Of the language models."""
 WINDOW = (0.20, 0.75)
 """Out of distribution is the first length at which a seed's accuracy lies within (arXiv 2602.01442)."""
+MODEL_MEAN: MeanOver = "all-positions"
+"""Of language models, whose prompts have many lengths."""
 LONGER = (8, 9, 10, 11)
 CHEAP = ("|grad.delta|", "grad.delta", "gim")
 """Rivals that take one gradient for all components."""
