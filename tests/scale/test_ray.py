@@ -361,6 +361,10 @@ def figures(path: Path) -> object:
         (["screen", "sequence-sort", "--sites", "heads,mlps"], ["scores.parquet"]),
         (["circuit", "sequence-sort", "--method", "exact"], ["scores.parquet", "tensors.safetensors"]),
         (["audit", "sequence-sort", "--n", "40", "--batches", "4", "--rivals", "grad.delta"], ["tensors.safetensors"]),
+        (
+            ["interactions", "sequence-sort", "--sites", "heads", "--n", "9", "--ablation", "zero"],
+            ["tensors.safetensors"],
+        ),
         (["train", "modular-addition", "--steps", "1", "--seeds", "2"], ["seed-1/final/model.safetensors"]),
     ],
     ids=lambda given: given[0],

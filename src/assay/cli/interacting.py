@@ -68,6 +68,7 @@ def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
             reference=others,
             metric=given["metric"],
             progress=True,
+            jobs=jobs,
             **{name: given[name] for name in COMMON},
         )
         found = replace(found, request=request, provenance={**found.provenance, "command": command})
