@@ -104,8 +104,9 @@ class _Actor:
         answer = self._thread.submit(
             lambda: pickle.dumps(self._service.result().answer(request, pickle.loads(content)))
         )
-        while not answer.done():
-            wait([answer], TELL_EVERY)
+        finished = False
+        while not finished:
+            finished = bool(wait([answer], TELL_EVERY).done)
             if done := self._progress.take():
                 yield done
         yield answer.result()

@@ -134,7 +134,7 @@ class Crew(ABC):
         helpers = max(0, len(tasks) - self.computes_here)
         if helpers:
             self.start()
-        for place in self._places[:helpers]:
+        for place in sorted(self._places, key=Place.is_busy)[:helpers]:
             place.employ(job)
         work = None
         try:
@@ -283,6 +283,10 @@ class Place:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._ended = False
+
+    def is_busy(self) -> bool:
+        """Whether the worker is still at a job before, whose results are no longer wanted."""
+        return self._thread is not None and self._thread.is_alive()
 
     def employ(self, job: _Job[Any, Any]) -> None:
         """Have tasks of the job done, in another thread; once the job before is through, if that is still loading."""
