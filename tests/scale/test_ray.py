@@ -219,6 +219,14 @@ def test_a_task_that_takes_far_too_long_is_given_to_another(
     assert time.monotonic() - began < 25
 
 
+def test_a_machine_that_is_lost() -> None:
+    tests = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path]), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-m", "scale.two_machines"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, cwd=tests)
+    assert "found True 16" in done.stdout, done.stderr[-2000:]
+
+
 def test_seeds_are_trained_as_they_are_here(cluster: RayCluster, tmp_path: Path) -> None:
     setting = training_setting(
         "reverse", layers=1, heads=2, width=16, batch=8, held_out=20, evaluate_every=10, steps=30
