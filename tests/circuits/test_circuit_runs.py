@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 import assay
-from assay.circuits import contrast, runs
+from assay.circuits import contrast, together
 from assay.circuits.edges import edge_scores
 from assay.circuits.graph import Graph
 from assay.circuits.runs import circuit_curve, run_circuits, smallest_circuit
@@ -119,7 +119,7 @@ def test_batch_size_changes_no_value(ablation: str, monkeypatch: pytest.MonkeyPa
     kept = draw(graph, 0.3, 0.6, 0.9)
     at_once = run_circuits(model, pairs, graph, kept, ablation=ablation, force=True)
     monkeypatch.setattr(contrast.Study, "_row_bytes", lambda *_: 1 << 40)
-    monkeypatch.setattr(runs, "circuit_bytes", lambda *_, **__: 1 << 40)
+    monkeypatch.setattr(together, "circuit_bytes", lambda *_, **__: 1 << 40)
     alone = run_circuits(model, pairs, graph, kept, ablation=ablation, force=True)
     np.testing.assert_allclose(at_once.values, alone.values, rtol=0, atol=1e-11)
     np.testing.assert_allclose(at_once.empty, alone.empty, rtol=0, atol=1e-11)

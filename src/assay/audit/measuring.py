@@ -27,6 +27,7 @@ from assay.methods.preparation import prepared, settled
 from assay.methods.progress import progress_of
 from assay.methods.registry import METHODS
 from assay.methods.requirements import require_mean, require_reference
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.scores import Scores
 from assay.sites import AnySites
@@ -84,6 +85,7 @@ def audit_gradients(
     seed: int = 0,
     force: bool = False,
     progress: bool = False,
+    jobs: Jobs = None,
     **options: Unpack[CommonOptions],
 ) -> Audit:
     """Does the size of a component's gradient tell how much the model loses without it?
@@ -98,7 +100,8 @@ def audit_gradients(
         mlp_weights: ``output`` (as in the paper) or ``all`` matrices of an MLP.
         pruning: also ablate components together, in the order of each measure.
         pruned_examples: on the first so many examples.
-        mean, reference, seed, force, progress: as in `assay.measure`.
+        mean, reference, seed, force, progress, jobs: as in `assay.measure`. Others than this process share in ablations
+            and rivals.
         options: ``metric, memory, align, chat``, as in `assay.measure`. Without a metric, causal losses are those of
             ``exact-match`` for sort and reverse, else of the task's own; rivals follow the gradient of the same, or of
             ``log-prob`` where it has none.
@@ -124,7 +127,7 @@ def audit_gradients(
         # Written out, so that rivals on fewer examples take the same means.
         others = (reference or prompts) if method.uses_reference else None
         chosen = _metric(model, prompts, metric)
-        found, scores, cost = _audit_set(model, name, prompts, others, chosen, choices, common, force)
+        found, scores, cost = _audit_set(model, name, prompts, others, chosen, choices, common, force, jobs)
         sets.append(found)
         costs[name] = cost
         first = first or (scores, chosen)
@@ -163,9 +166,10 @@ def _audit_set(
     choices: Choices,
     common: dict[str, Any],
     force: bool,
+    jobs: Jobs,
 ) -> tuple[AuditedSet, Scores, dict[str, Any]]:
     exact = replace(METHODS[f"{choices.ablation}-ablation"], kinds=KINDS_OF_GROUPS, at_positions=False)
-    scores = measure(exact, model, pairs, metric=metric, reference=reference, force=force, **common)
+    scores = measure(exact, model, pairs, metric=metric, reference=reference, force=force, jobs=jobs, **common)
     costs = {"cause": scores.cost}
     magnitude, costs["gradient magnitude"] = gradient_magnitude(
         model, pairs, batches=choices.batches, mlp_weights=choices.mlp_weights,
@@ -182,6 +186,7 @@ def _audit_set(
             metric=by_gradient,
             reference=reference,
             force=True,
+            jobs=jobs,
             **common,
         )
         rivals[rival] = found.sign * found.values

@@ -29,6 +29,7 @@ from assay.engine.contributions import count_sources, head_contributions, source
 from assay.engine.cost import CostMeter
 from assay.engine.destinations import count_readers
 from assay.engine.edge_gradients import EdgeGradients, Rules, no_rules
+from assay.engine.edge_patch import EdgePatch
 from assay.engine.graph import graph_bytes
 from assay.engine.memory import Portions
 from assay.engine.response import Response
@@ -52,22 +53,30 @@ class Contrast:
         means: gives what sources write on average, for mean ablation.
         work: keeps and tells what is done.
         name: of these rows, the same in every sitting.
+        plain: their plain runs.
     """
 
     def __init__(
-        self, response: Response, graph: Graph, ablation: Ablation, means: Means | None, work: Work, name: str
-    ) -> None:
-        self.work, self.name = work, name
+        self, response: Response, graph: Graph, ablation: Ablation, means: Means | None, work: Work, name: str,
+        plain: PlainRuns,
+    ) -> None:  # fmt: skip
+        self.work, self.name, self.plain = work, name, plain
         self.response, self.graph, self.ablation, self.means = response, graph, ablation, means
         self.model, self.batch, self.metric = response.model, response.batch, response.metric
-        first = response.start if ablation == "patch" else 0
-        self.start = min(first, self.batch.positions - 1)
-        """A pair without a difference is run at its last position."""
+        self.start = start_of(response, ablation)
         self.base: Recording = response.base
 
     def piece(self, content: str, stage: str, compute: Callable[[], Values]) -> Values:
         """A piece of the work on these rows, from the run folder if it is there."""
         return self.work.piece(f"{self.name}, {content}", stage, self.response.cost, compute)
+
+    def require_same(self) -> None:
+        """See that what was recorded is what the model does by itself.
+
+        Raises:
+            InterventionError: it is not.
+        """
+        self.response.require_same_as(self.plain)
 
     @property
     def examples(self) -> np.ndarray:
@@ -141,11 +150,28 @@ class Contrast:
             rules=rules,
         )
 
+    @cached_property
+    def edge_patch(self) -> EdgePatch:
+        response = self.response
+        return EdgePatch(
+            self.model, self.batch, self.metric, self.base, self.start, response.cost, response.memory,
+            ungrouped=self.graph.ungrouped,
+        )  # fmt: skip
+
     def runner(self) -> CircuitRunner:
+        return self._runner
+
+    @cached_property
+    def _runner(self) -> CircuitRunner:
         return CircuitRunner(
             self.model, self.batch, self.metric, self.base, self.counterfactual, self.start, self.response.cost,
             streams=WithDifferences if self.ablation == "patch" else SumOfKept, ungrouped=self.graph.ungrouped,
         )  # fmt: skip
+
+
+def start_of(response: Response, ablation: Ablation) -> int:
+    """The first position that is run; a pair without a difference is run at its last."""
+    return min(response.start if ablation == "patch" else 0, response.batch.positions - 1)
 
 
 @dataclass(frozen=True)
@@ -161,6 +187,8 @@ class Study:
     order: int
     """Of the derivatives that will be taken."""
     work: Work = field(default_factory=Work)
+    given: dict[str, Any] = field(default_factory=dict)
+    """What `studied` was called with, but for the model and who works."""
     portions: Portions = field(default_factory=Portions)
 
     @property
@@ -183,26 +211,47 @@ class Study:
     def rows(self) -> int:
         return sum(batch.rows for batch, _ in self.measured)
 
-    def contrasts(self) -> Iterator[Contrast]:
-        """Rows batch by batch, as many at once as fit into memory."""
-        means = self._means if self.ablation == "mean" else None
-        recorded = list(self.prepared.recorded)
-        for number, (batch, plain) in enumerate(self.measured):
+    @cached_property
+    def blocks(self) -> list[tuple[int, slice]]:
+        """Rows of each batch, as many at once as fit into memory."""
+        found = []
+        for number, (batch, _) in enumerate(self.measured):
             most = max(1, self.memory // self._row_bytes(batch))
-            for first in range(0, batch.rows, most):
-                rows = slice(first, min(first + most, batch.rows))
-                kept = recorded[number] if recorded and most >= batch.rows else None
-                response = kept or Response(
-                    self.model, batch.part(rows), self.metric, self._seen, memory=self.memory, cost=self.cost
-                )
-                response.cost = self.cost
-                name = (
-                    f"{self.prepared.method.name} by {self.ablation}, rows {rows.start}-{rows.stop} of batch {number}"
-                )
-                yield Contrast(response, self.graph, self.ablation, means, self.work, name)
-                response.require_same_as(plain.part(rows))
-                if recorded:
-                    recorded[number] = None  # type: ignore[call-overload]  # its recordings have served
+            found += [(number, slice(first, min(first + most, batch.rows))) for first in range(0, batch.rows, most)]
+        return found
+
+    def name_of(self, block: int) -> str:
+        """Of a block's rows, the same in every sitting."""
+        number, rows = self.blocks[block]
+        return f"{self.prepared.method.name} by {self.ablation}, rows {rows.start}-{rows.stop} of batch {number}"
+
+    def contrast(self, block: int) -> Contrast:
+        """The rows of a block."""
+        number, rows = self.blocks[block]
+        means = self._means if self.ablation == "mean" else None
+        plain = self.measured[number][1].part(rows)
+        return Contrast(self._response(block), self.graph, self.ablation, means, self.work, self.name_of(block), plain)
+
+    def positions(self, block: int) -> int:
+        """That are run of these rows."""
+        response = self._response(block)
+        return response.batch.positions - start_of(response, self.ablation)
+
+    def _response(self, block: int) -> Response:
+        number, rows = self.blocks[block]
+        batch, recorded = self.measured[number][0], self.prepared.recorded
+        if recorded and (rows.start, rows.stop) == (0, batch.rows):
+            response = recorded[number]
+            response.cost = self.cost
+            return response
+        return Response(self.model, batch.part(rows), self.metric, self._seen, memory=self.memory, cost=self.cost)
+
+    def contrasts(self) -> Iterator[Contrast]:
+        """Those of all blocks."""
+        for block in range(len(self.blocks)):
+            contrast = self.contrast(block)
+            yield contrast
+            contrast.require_same()
 
     @property
     def _seen(self) -> list[Component]:
@@ -284,6 +333,11 @@ def studied(
     if ablation not in get_args(Ablation):
         raise OptionError(f"There is no ablation {ablation!r}. {instead_of(ablation, get_args(Ablation))}")
     method = described(name, order, ablation)
+    given = {
+        "pairs": pairs, "name": name, "order": order, "neurons": neurons, "ungrouped": ungrouped, "ablation": ablation,
+        "mean": mean, "reference": reference, "metric": metric, "memory": memory, "align": align, "chat": chat,
+        "force": force,
+    }  # fmt: skip
     with prepared(
         method, model, pairs, sites="neurons" if neurons else "mlps", metric=metric, direction="noise", memory=memory,
         mean=mean, reference=reference, align=align, chat=chat,
@@ -291,7 +345,9 @@ def studied(
         cost = CostMeter()
         baseline, measured = settled.measure_baseline(cost, by_start=True, force=force)
         work = work or Work()
-        yield Study(settled, Graph.of(model, ungrouped=ungrouped), baseline, measured, cost, ablation, order, work)
+        yield Study(
+            settled, Graph.of(model, ungrouped=ungrouped), baseline, measured, cost, ablation, order, work, given
+        )
         work.charge(cost.summary(settled.layer_tokens))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 import pandas as pd
 
+from assay.circuits.ahead import Piece, compute_ahead
 from assay.circuits.contrast import Ablation, Contrast, Study, studied
 from assay.circuits.folder import edge_frames, edges_of_files, files_of_edges
 from assay.circuits.graph import Graph
 from assay.circuits.method import EdgeMethod
-from assay.circuits.registry import edge_method
+from assay.circuits.registry import EDGE_METHODS, edge_method
 from assay.circuits.selection import ranked
 from assay.circuits.work import Work
 from assay.data.encoding import Align
@@ -24,6 +26,7 @@ from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs
 from assay.engine.sources import MeanOver
 from assay.errors import InterventionError, OptionError
+from assay.methods.own_code import own_code
 from assay.model import Model
 from assay.store import read_run, write_run
 
@@ -153,6 +156,7 @@ def edge_scores(
             learned = study.work.piece(f"learned {chosen.parameters}", chosen.name, study.cost, learn)
             return _scores_of(study, chosen, learned)
         sweeps = chosen.sweeps(study.graph)
+        _ahead(study, chosen)
         with study.work.progress(study.rows * sweeps, "(prompt, pass) pairs"):
             done = 0
             for contrast in study.contrasts():
@@ -164,14 +168,40 @@ def edge_scores(
 
 def _of_rows(method: EdgeMethod, contrast: Contrast) -> np.ndarray:
     """(R, E)"""
+    if method.pieces is not None:
+        return _numbers(method, contrast)
+    return contrast.piece(_content(method), method.name, partial(_numbers, method, contrast))
 
-    def compute() -> np.ndarray:
-        values: np.ndarray = method.compute(contrast).double().cpu().numpy()
-        return values
 
-    if method.keeps:
-        return compute()
-    return contrast.piece(f"scores {method.parameters}", method.name, compute)
+def _content(method: EdgeMethod) -> str:
+    return f"scores {method.parameters}"
+
+
+def _numbers(method: EdgeMethod, contrast: Contrast) -> np.ndarray:
+    values: np.ndarray = method.compute(contrast).double().cpu().numpy()
+    return values
+
+
+def _ahead(study: Study, method: EdgeMethod) -> None:
+    """Have others compute what they can be told of: a method of assay's own, by its name."""
+    made = None
+    if method.name in EDGE_METHODS and own_code(method.compute) is None:
+        with suppress(OptionError):  # rules of one's own have no name
+            made = edge_method(method.name, **method.parameters)
+    if made is None or made.parameters != method.parameters:
+        return
+    names = [_content(method)] if method.pieces is None else method.pieces[0](study.graph)
+    pieces = [
+        Piece(block, part, f"{study.name_of(block)}, {name}")
+        for block in range(len(study.blocks))
+        for part, name in enumerate(names)
+    ]
+    compute_ahead(study, pieces, partial(_of_part, method.name, method.parameters), method.name)
+
+
+def _of_part(name: str, parameters: dict[str, Any], contrast: Contrast, part: int) -> np.ndarray:
+    method = edge_method(name, **parameters)
+    return _numbers(method, contrast) if method.pieces is None else method.pieces[1](contrast, part)
 
 
 def require_floats(method: EdgeMethod, itemsize: int) -> None:

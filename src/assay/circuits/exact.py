@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from assay.circuits.contrast import Contrast
+from assay.circuits.graph import Graph
 from assay.circuits.method import EdgeMethod
 from assay.circuits.work import Values
-from assay.engine.edge_patch import EdgePatch
 from assay.engine.gradients import read_metric
 
 
@@ -19,34 +19,34 @@ def exact() -> EdgeMethod:
     """What the metric loses when one edge carries the counterfactual, every edge by an intervention of its own."""
 
     def compute(contrast: Contrast) -> Tensor:
-        graph, differences, response = contrast.graph, contrast.differences, contrast.response
-        patch = EdgePatch(
-            contrast.model, contrast.batch, contrast.metric, contrast.base, contrast.start, response.cost,
-            response.memory, ungrouped=graph.ungrouped,
-        )  # fmt: skip
         with torch.no_grad():
             clean = read_metric(contrast.model, contrast.base.residuals[-1], contrast.batch, contrast.metric)
-
-        def of_layer(layer: int) -> Values:
-            """(e, R) the metric with each edge into a layer patched; into the logits after the last."""
-            if layer == graph.n_layers:
-                return _numbers(patch.of_logits(differences))
-            first = graph.first_destination(layer)
-            of_readers = patch.of_readers(layer, differences[: graph.reach[first]])
-            of_mlp = patch.of_mlp(layer, differences[: graph.reach[first + graph.readers]])
-            return _numbers(torch.cat([of_readers.flatten(0, 1), of_mlp]))
-
         values = []
-        for layer in range(graph.n_layers + 1):
-            values.append(contrast.piece(f"edges into layer {layer}", "exact", partial(of_layer, layer)))
+        for layer, content in enumerate(_layers(contrast.graph)):
+            values.append(contrast.piece(content, "exact", partial(_into_layer, contrast, layer)))
             contrast.work.advance(contrast.batch.rows)
         return (clean.double().cpu() - torch.from_numpy(np.concatenate(values))).T
 
     return EdgeMethod(
-        "exact", compute, keeps=True, sweeps=lambda graph: graph.n_layers + 1, gradients=False, exact=True,
-        ablations=("patch", "zero", "mean"), description="every edge patched by itself",
+        "exact", compute, pieces=(_layers, _into_layer), sweeps=lambda graph: graph.n_layers + 1, gradients=False,
+        exact=True, ablations=("patch", "zero", "mean"), description="every edge patched by itself",
         source="Goldowsky-Dill et al., arXiv 2304.05969",
     )  # fmt: skip
+
+
+def _layers(graph: Graph) -> list[str]:
+    return [f"edges into layer {layer}" for layer in range(graph.n_layers + 1)]
+
+
+def _into_layer(contrast: Contrast, layer: int) -> Values:
+    """(e, R) the metric with each edge into a layer patched; into the logits after the last."""
+    graph, patch, differences = contrast.graph, contrast.edge_patch, contrast.differences
+    if layer == graph.n_layers:
+        return _numbers(patch.of_logits(differences))
+    first = graph.first_destination(layer)
+    of_readers = patch.of_readers(layer, differences[: graph.reach[first]])
+    of_mlp = patch.of_mlp(layer, differences[: graph.reach[first + graph.readers]])
+    return _numbers(torch.cat([of_readers.flatten(0, 1), of_mlp]))
 
 
 def _numbers(values: Tensor) -> Values:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,9 +35,9 @@ from assay.data.metrics import Metric
 from assay.data.pairs import PromptPairs
 from assay.errors import DataError, OptionError, instead_of, require_seed
 from assay.methods.method import Method, measure
-from assay.methods.provenance import describe_environment, describe_model
+from assay.methods.provenance import describe_environment, describe_model, what_rounds
 from assay.methods.registry import method_named
-from assay.methods.sharded import threads_of_run
+from assay.methods.sharded import Jobs, processes_of_run, require_jobs, threads_of_run
 from assay.model import Model
 from assay.scores import Scores
 from assay.store import RunFolder
@@ -132,6 +131,7 @@ def find_circuit(
     parameters: dict[str, Any] | None = None,
     run_folder: RunFolder | None = None,
     progress: bool = False,
+    jobs: Jobs = None,
     on_ends: Callable[[Baseline, CircuitValues, Metric, str], object] = lambda *_: None,
     **options: Unpack[EdgeOptions],
 ) -> FoundCircuit:
@@ -156,6 +156,8 @@ def find_circuit(
         parameters: of the method, such as ``steps``.
         run_folder: where to keep what is finished; the same call goes on from it.
         progress: say on standard error what is being done, and how far it is.
+        jobs: as in `assay.measure`; scores and circuits are computed side by side, but for ``edge-masks``, which learns
+            step by step.
         on_ends: called with the baseline of the evaluation prompts, the model and the empty circuit, the metric, and
             why it was chosen.
         options: as in `assay.circuits.edge_scores`; ``ungrouped`` is for edges alone.
@@ -174,11 +176,12 @@ def find_circuit(
     given = parameters or {}
     if level != "edge" and options.get("ungrouped"):
         raise OptionError("--ungrouped is for --level edge: nodes have no edges of their own.")
-    work = Work(run_folder, show=progress)
-    options["work"] = work
-    if run_folder is not None:
-        run_folder.begin(_plan(model, run_folder))
-    with threads_of_run(None, run_folder):
+    require_jobs(jobs)
+    with threads_of_run(jobs, run_folder), processes_of_run(jobs, model) as crew:
+        work = Work(run_folder, show=progress, crew=crew)
+        options["work"] = work
+        if run_folder is not None:
+            run_folder.begin(_plan(model, run_folder))
         with work.stage("ends", f"The model and the empty circuit, {len(evaluation)} pairs"):
             baseline, setting, provenance = _ends(model, evaluation, level, ablation, options, on_ends)
         if scores is None:
@@ -188,7 +191,9 @@ def find_circuit(
                 if chosen is None:
                     scores = edge_scores(model, pairs, _edge_method(name, seed, given), ablation=ablation, **options)
                 else:
-                    scores = _node_scores(model, pairs, chosen, level, seed, run_folder, progress, options)
+                    scores = _node_scores(
+                        model, pairs, chosen, level, seed, run_folder, progress, jobs if crew is None else crew, options
+                    )
                     work.charge(scores.cost)
         items = items_of(model, scores)
         run = partial(items.run, model, evaluation, ablation=ablation, **options)
@@ -336,7 +341,7 @@ def _ends(
 
 def _node_scores(
     model: Model, pairs: PromptPairs, method: Method, level: str, seed: int, run_folder: RunFolder | None,
-    progress: bool, options: EdgeOptions,
+    progress: bool, jobs: Jobs, options: EdgeOptions,
 ) -> Scores:  # fmt: skip
     """Kept in a run folder of their own, inside that of the circuit."""
     names = ("metric", "memory", "align", "chat", "force")
@@ -344,20 +349,19 @@ def _node_scores(
     inside = None if run_folder is None else run_folder.path / "shards" / "scores"
     return measure(
         method, model, pairs, sites=SITES[level], direction="noise", seed=seed, progress=progress, run_folder=inside,
-        **common,
+        jobs=jobs, **common,
     )  # fmt: skip
 
 
 def _plan(model: Model, folder: RunFolder) -> dict[str, Any]:
     """What decides the bytes besides what was asked for; how many pieces there are is known when they are made."""
-    there = folder.plan
     environment = describe_environment(model)
     return {
         "circuit": folder.request,
         "tokenizer_sha256": model.tokenizer_hash,
-        "threads": there["threads"] if there is not None else environment["threads"],
+        "threads": environment["threads"],
         "versions": environment["versions"],
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "machine": what_rounds()["machine"],
         "matmul_precision": torch.get_float32_matmul_precision(),
         "shards": None,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from assay.circuits.contrast import Ablation, Contrast, Study
 from assay.circuits.graph import Graph
+from assay.circuits.work import Values
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,9 @@ class EdgeMethod:
     source: str = ""
     sweeps: Callable[[Graph], int] = lambda _: 1
     """How many parts of about equal work ``compute`` tells `Work.advance` of, for each row."""
-    keeps: bool = False
-    """It keeps its pieces by itself, since all of them together may take hours."""
+    pieces: tuple[Callable[[Graph], Sequence[str]], Callable[[Contrast, int], Values]] | None = None
+    """It keeps its pieces by itself, since all of them together may take hours: what they are called, and what gives
+    them by their number."""
     clean_only: bool = False
     """Looks at the clean run alone, at all its positions."""
     learn: Callable[[Study], np.ndarray] | None = None

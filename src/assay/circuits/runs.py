@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any, Literal, Unpack
 
@@ -12,17 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from assay.circuits.ahead import compute_ahead
 from assay.circuits.checks import prompts_of, require_model
 from assay.circuits.contrast import Ablation, Contrast, Study, studied
 from assay.circuits.edges import EdgeOptions, EdgeScores
 from assay.circuits.faithfulness import SIZES, CircuitValues, Curve, Estimate
 from assay.circuits.graph import Flags, Graph
 from assay.circuits.selection import greedy, numbers_of, ranked, top
-from assay.circuits.work import digest
+from assay.circuits.together import Circuits
 from assay.data.chat import as_chat
 from assay.data.pairs import PromptPairs
 from assay.data.readers import AnyPairs, as_pairs
-from assay.engine.circuit_run import AbsentNeurons, circuit_bytes
 from assay.engine.gradients import read_metric
 from assay.errors import DataError, InterventionError, OptionError
 from assay.model import Model
@@ -102,13 +103,15 @@ def _run(study: Study, kept: Flags, neurons: Flags | None = None) -> CircuitValu
     """Of neurons, the edges of all MLPs are among those that are kept."""
     values = np.zeros((study.n, len(kept)))
     full, empty = np.zeros(study.n), np.zeros(study.n)
+    circuits = Circuits.of(study, kept, neurons)
+    compute_ahead(study, circuits.pieces(study), circuits.values, "circuits")
     with study.work.progress(study.rows * len(kept), "(circuit, prompt) pairs"):
         for number, contrast in enumerate(study.contrasts()):
             at = contrast.examples
             if number == 0:
                 everything = np.ones((1, study.graph.n_edges), bool)
                 contrast.runner().require_faithful(study.graph.absent(everything, study.model.device))
-            found, clean, nothing = _run_rows(study, contrast, kept, neurons)
+            found, clean, nothing = _run_rows(study, contrast, circuits)
             np.add.at(values, at, found.T.double().cpu().numpy())
             np.add.at(full, at, clean.double().cpu().numpy())
             np.add.at(empty, at, nothing.double().cpu().numpy())
@@ -127,36 +130,20 @@ def _require_finite(values: NDArray[np.float64], kept: Flags) -> None:
     )
 
 
-def _run_rows(study: Study, contrast: Contrast, kept: Flags, neurons: Flags | None) -> tuple[Tensor, Tensor, Tensor]:
+def _run_rows(study: Study, contrast: Contrast, circuits: Circuits) -> tuple[Tensor, Tensor, Tensor]:
     """(C, R) of the circuits, (R,) of the model and of the empty circuit."""
-    graph, batch, response, device = study.graph, contrast.batch, contrast.response, study.model.device
-    runner = contrast.runner()
-    if contrast.ablation != "patch":  # the empty circuit's run is nobody's own: it goes last
-        nothing = np.zeros_like(kept[:1])
-        if neurons is not None:  # MLPs stay, without their neurons: their biases are in every circuit
-            nothing = graph.nodes(graph.are_mlps[None])
-            neurons = np.concatenate([neurons, np.zeros_like(neurons[:1])])
-        kept = np.concatenate([kept, nothing])
-    absent_neurons = None
-    if neurons is not None:
-        counterfactual = [contrast.neurons(layer) for layer in range(study.model.n_layers)]
-        absent_neurons = AbsentNeurons(torch.from_numpy(~neurons).to(device), counterfactual)
-    values = torch.zeros(len(kept), batch.rows, dtype=torch.float64, device=device)
-    each = circuit_bytes(study.model, batch.positions - contrast.start, ungrouped=graph.ungrouped) * batch.rows
-
-    of_circuits = digest(kept, neurons)
+    batch, response, device = contrast.batch, contrast.response, study.model.device
+    count = len(circuits.kept)
+    values = torch.zeros(count, batch.rows, dtype=torch.float64, device=device)
+    most = circuits.at_once(study.model, study.graph, batch.rows, batch.positions - contrast.start)
 
     def run(part: slice) -> None:
-        def compute() -> NDArray[np.float64]:
-            of_part = None if absent_neurons is None else absent_neurons.part(part)
-            found: NDArray[np.float64] = runner.values(graph.absent(kept[part], device), of_part).double().cpu().numpy()
-            return found
-
-        found = contrast.piece(f"circuits {part.start}-{part.stop} of {of_circuits}", "circuits", compute)
+        compute = partial(circuits.values, contrast, (part.start, part.stop))
+        found = contrast.piece(circuits.content(part), "circuits", compute)
         values[part] = torch.from_numpy(found).to(device)
         study.work.advance(len(found) * batch.rows)
 
-    study.portions.run(len(kept), run, lambda _: max(1, study.memory // each))
+    study.portions.run(count, run, lambda _: most)
     with torch.no_grad():
         clean = read_metric(study.model, contrast.base.residuals[-1], batch, study.metric)
         if contrast.ablation != "patch":

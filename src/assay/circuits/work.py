@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from assay.engine.cost import CostMeter
 from assay.methods.progress import progress_of
+from assay.scale import Crew
 from assay.store import RunFolder
 
 Values = NDArray[np.float64]
@@ -28,10 +29,12 @@ class Work:
     Args:
         folder: where finished pieces are kept; nowhere, if None.
         show: say on standard error what is being done, and how far it is.
+        crew: others who compute pieces; this process does alone if None.
     """
 
-    def __init__(self, folder: RunFolder | None = None, *, show: bool = False) -> None:
-        self.folder, self.show = folder, show
+    def __init__(self, folder: RunFolder | None = None, *, show: bool = False, crew: Crew | None = None) -> None:
+        self.folder, self.show, self.crew = folder, show, crew
+        self._handed_over: dict[str, tuple[Values, dict[str, Any]]] = {}
         self.costs: dict[str, dict[str, Any]] = {}
         """By stage: forward-equivalents, patched sequences, seconds of work in all sittings."""
         self._stage = ""
@@ -85,8 +88,7 @@ class Work:
             name: of the cost's stage.
             cost: is charged with what the piece took, in whichever sitting.
         """
-        number = int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
-        if self.folder is not None and (there := self.folder.read_shard(number, content)) is not None:
+        if (there := self._there(content)) is not None:
             values, spent = there
             cost.add(CostMeter(**spent))
             return values
@@ -94,8 +96,28 @@ class Work:
         with cost.stage(name):
             values = compute()
         if self.folder is not None:
-            self.folder.write_shard(number, content, values, asdict(cost.since(before)))
+            self.folder.write_shard(_number(content), content, values, asdict(cost.since(before)))
         return values
+
+    def has(self, content: str) -> bool:
+        """Whether a piece need not be computed."""
+        return self._there(content) is not None
+
+    def hand_over(self, content: str, values: Values, spent: dict[str, Any]) -> None:
+        """A piece that others computed, and what it took."""
+        if self.folder is not None:
+            self.folder.write_shard(_number(content), content, values, spent)
+        else:
+            self._handed_over[content] = values, spent
+
+    def _there(self, content: str) -> tuple[Values, dict[str, Any]] | None:
+        if self.folder is not None:
+            return self.folder.read_shard(_number(content), content)
+        return self._handed_over.get(content)
+
+
+def _number(content: str) -> int:
+    return int(hashlib.sha256(content.encode()).hexdigest()[:12], 16)
 
 
 def digest(*arrays: NDArray[Any] | None) -> str:

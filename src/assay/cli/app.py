@@ -30,28 +30,29 @@ from assay.cli.self_repair import self_repair
 from assay.cli.show import show
 from assay.cli.study import study
 from assay.cli.train import train
+from assay.cli.with_ray import WithRay
 from assay.errors import AssayError
 
 TRACEBACK_VARIABLE = "ASSAY_TRACEBACK"
 _asked_for_traceback = ContextVar("asked_for_traceback", default=False)
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-app.command()(score)
-app.command()(screen)
+app.command(cls=WithRay)(score)
+app.command(cls=WithRay)(screen)
 app.command()(response)
-app.command("compare")(compare_methods)
+app.command("compare", cls=WithRay)(compare_methods)
 app.command("self-repair")(self_repair)
-app.command()(interactions)
-app.command()(audit)
+app.command(cls=WithRay)(interactions)
+app.command(cls=WithRay)(audit)
 app.command()(explain)
-app.command()(circuit)
+app.command(cls=WithRay)(circuit)
 app.command()(show)
 app.command()(report)
 app.command("list")(list_kind)
 app.command()(doctor)
 app.command()(plan)
 app.command()(demo)
-app.command()(train)
+app.command(cls=WithRay)(train)
 app.command()(dynamics)
 app.add_typer(study, name="study")
 

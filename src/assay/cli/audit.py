@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import options
 from assay.cli.again import command_line
+from assay.cli.early import processes_for
 
 
 def audit(
@@ -58,6 +59,8 @@ def audit(
     device: options.Device = "cpu",
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     force: options.Force = False,
     top: Annotated[int, typer.Option(help="Components to print.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/audit-TASK-HASH.")] = None,
@@ -65,6 +68,7 @@ def audit(
 ) -> None:
     """Does the size of a component's gradient tell how much the model loses without it?"""
     given = dict(locals())
-    from assay.cli.auditing import carry_out
+    with processes_for(given) as processes:
+        from assay.cli.auditing import carry_out
 
-    carry_out(given, command_line(audit, "audit", given))
+        carry_out(given, command_line(audit, "audit", given), processes)

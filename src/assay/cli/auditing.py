@@ -20,6 +20,7 @@ from assay.data.tasks.sequences import TRANSFORMATIONS
 from assay.errors import ModelError, OptionError
 from assay.methods.registry import METHODS
 from assay.methods.requirements import require_mean, require_reference
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.model.loading import fingerprint, load
 from assay.report import describe
@@ -34,7 +35,7 @@ CHOSEN = ("ablation", "rival_examples", "batches", "mlp_weights", "pruned_exampl
 COMMON = ("metric", "memory", "seed", "align", "chat", "force", "mean")
 
 
-def carry_out(given: dict[str, Any], command: str) -> None:
+def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     """Measure, keep, print."""
     given = {**given, "n": given["n"] or default_pairs(given["task"])}
     rivals = rivals_named(given["rivals"])
@@ -63,6 +64,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
             pruning=given["pruning"],
             reference=references.pairs(model, given["seed"]) if references else None,
             progress=True,
+            jobs=jobs,
             **{name: given[name] for name in (*CHOSEN, *COMMON)},
         )
         found = replace(found, request=request, provenance={**found.provenance, "command": command})
@@ -96,7 +98,7 @@ def check_ablation(given: dict[str, Any]) -> None:
     require_reference(method, given["reference"] is not None)
     if given["metric"] is not None:
         metric_named(given["metric"])
-    check_common({**given, "jobs": None})
+    check_common(given)
 
 
 def loaded(given: dict[str, Any], request: dict[str, Any]) -> Model:

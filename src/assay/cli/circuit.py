@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import options
 from assay.cli.again import command_line
+from assay.cli.early import processes_for
 
 
 def circuit(
@@ -96,6 +97,8 @@ def circuit(
     device: options.Device = "cpu",
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     force: options.Force = False,
     top: Annotated[int, typer.Option(help="Scores to print.")] = 20,
     submission: Annotated[
@@ -113,7 +116,8 @@ def circuit(
 ) -> None:
     """Which edges, nodes or neurons of MODEL carry a task by themselves?"""
     given = dict(locals())
-    from assay.cli.finding import carry_out
+    with processes_for(given) as processes:
+        from assay.cli.finding import carry_out
 
-    named = {"from" if name == "from_" else name: value for name, value in given.items()}
-    carry_out(named, command_line(circuit, "circuit", given).replace("--from- ", "--from "))
+        named = {"from" if name == "from_" else name: value for name, value in given.items()}
+        carry_out(named, command_line(circuit, "circuit", given).replace("--from- ", "--from "), processes)

@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import options
 from assay.cli.again import command_line
+from assay.cli.early import processes_for
 
 
 def compare_methods(
@@ -35,12 +36,15 @@ def compare_methods(
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
     memory: options.Memory = options.DEFAULT_MEMORY,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     force: options.Force = False,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/compare-TASK-HASH.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Hold METHODS against exhaustive exact patching: how far off is each, and what does it cost?"""
     given = dict(locals())
-    from assay.cli.comparing import compare_methods as carry_out
+    with processes_for(given) as processes:
+        from assay.cli.comparing import compare_methods as carry_out
 
-    carry_out(given, command_line(compare_methods, "compare", given))
+        carry_out(given, command_line(compare_methods, "compare", given), processes)

@@ -21,6 +21,7 @@ from assay.methods.requirements import (
     require_direction,
     require_gradient,
 )
+from assay.methods.sharded import Jobs, require_jobs
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
 from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison, setting_of
@@ -32,7 +33,7 @@ from assay.store import finished_run, require_writable
 from assay.store.files import read_run_json
 
 
-def compare_methods(given: dict[str, Any], command: str) -> None:
+def compare_methods(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     """Compare, keep, print.
 
     Args:
@@ -49,6 +50,7 @@ def compare_methods(given: dict[str, Any], command: str) -> None:
             require_gradient(method, metric_named(given["metric"]), require_direction(method, given["direction"]))
         if given["dtype"] in DTYPES and method.second_order and DTYPES[given["dtype"]].itemsize < 4:
             raise OptionError(f"{method.name} takes second derivatives, which need --dtype float32 or float64.")
+    require_jobs(jobs)
     parse_memory(given["memory"])
     require_align(given["align"])
     prompts = TaskPrompts(given)
@@ -80,7 +82,7 @@ def compare_methods(given: dict[str, Any], command: str) -> None:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         pairs = prompts.pairs(loaded)
         names = ("k", "sites", "metric", "direction", "memory", "seed", "align", "chat", "force")
-        exact, found = compare(loaded, pairs, chosen, **{name: given[name] for name in names}, progress=True)
+        exact, found = compare(loaded, pairs, chosen, **{name: given[name] for name in names}, jobs=jobs, progress=True)
         exact.provenance["command"] = command
         kept = {"request": request, "configuration": exact.configuration, "provenance": exact.provenance}
         write_comparison(folder, found, {**setting_of(exact), **kept}, exact)

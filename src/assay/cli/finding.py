@@ -37,6 +37,7 @@ from assay.data.readers import PromptSource, open_prompts
 from assay.data.tasks import DEFAULT_PAIRS, TASKS
 from assay.errors import DataError, ModelError, OptionError
 from assay.methods.requirements import require_gradient, require_mean, require_reference
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.model.loading import DTYPES, fingerprint, load
 from assay.report import describe
@@ -50,7 +51,7 @@ from assay.store.files import read_run_json
 PARAMETERS = ("rule", "steps", "probes", "rules")
 
 
-def carry_out(given: dict[str, Any], command: str) -> None:
+def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     """Score, run circuits, keep, print.
 
     Args:
@@ -73,7 +74,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
             if kept.plan is not None:
                 say(f"Going on in {escape(str(folder))}: {kept.progress} there.")
             try:
-                found = _find(given, prompts, references, kept, console)
+                found = _find(given, prompts, references, kept, console, jobs)
                 found = replace(found, request=request, provenance={**found.provenance, "command": command})
                 found.save(kept, finish=lambda scratch: _write_beside(found, scratch))
             except KeyboardInterrupt:
@@ -89,8 +90,9 @@ def carry_out(given: dict[str, Any], command: str) -> None:
 
 
 def _find(
-    given: dict[str, Any], prompts: TaskPrompts, references: PromptSource | None, kept: RunFolder, console: Console
-) -> FoundCircuit:
+    given: dict[str, Any], prompts: TaskPrompts, references: PromptSource | None, kept: RunFolder, console: Console,
+    jobs: Jobs,
+) -> FoundCircuit:  # fmt: skip
     model = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
     assert kept.request is not None
     if fingerprint(given["model"], given["revision"]) != kept.request["model"]:
@@ -108,7 +110,7 @@ def _find(
     # Pairs of unequal length were left out when they were counted.
     common["align"] = "reject" if given["align"] == "skip" else given["align"]
     common["reference"] = references.pairs(model, given["seed"]) if references else None
-    common |= {"run_folder": kept, "progress": True}
+    common |= {"run_folder": kept, "progress": True, "jobs": jobs}
     if not given["as_json"]:
         common["on_ends"] = partial(print_ends, console, ablation=given["ablation"])
     n = given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)
@@ -224,7 +226,7 @@ def _check(given: dict[str, Any]) -> None:
     )
     require_mean(of_circuits, given["mean"])
     require_reference(of_circuits, given["reference"] is not None)
-    check_common({**given, "jobs": None})
+    check_common(given)
     if given["from"] is not None:
         _check_from(given)
         return

@@ -20,6 +20,7 @@ from assay.errors import OptionError
 from assay.interactions.joint_ablation import group_ablation
 from assay.interactions.pairs import Interactions, measure_interactions
 from assay.interactions.pairs_folder import save_interactions
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.model.loading import fingerprint
 from assay.report import describe
@@ -34,7 +35,7 @@ CLASSES = {"heroes": "hero", "bloats": "bloat"}
 COMMON = ("ablation", "memory", "seed", "align", "chat", "force", "mean")
 
 
-def carry_out(given: dict[str, Any], command: str) -> None:
+def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     """Measure, keep, print."""
     given = {**given, "n": given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)}
     group_ablation(given["ablation"])
@@ -60,13 +61,14 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         found = measure_interactions(
             model,
             pairs,
-            group=_group(given, model, pairs, others),
+            group=_group(given, model, pairs, others, jobs),
             sites=given["sites"],
             exact=given["exact"],
             second_order=given["second_order"],
             reference=others,
             metric=given["metric"],
             progress=True,
+            jobs=jobs,
             **{name: given[name] for name in COMMON},
         )
         found = replace(found, request=request, provenance={**found.provenance, "command": command})
@@ -78,7 +80,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
     print_folder(console, folder)
 
 
-def _group(given: dict[str, Any], model: Model, pairs: PromptPairs, reference: AnyPairs | None) -> Any:
+def _group(given: dict[str, Any], model: Model, pairs: PromptPairs, reference: AnyPairs | None, jobs: Jobs) -> Any:
     """The group as it was named; heroes and bloats by an audit of the same prompts.
 
     Raises:
@@ -90,7 +92,7 @@ def _group(given: dict[str, Any], model: Model, pairs: PromptPairs, reference: A
     options = {name: given[name] for name in COMMON}
     found = audit_gradients(
         model, pairs, sites=given["sites"], rivals=(), reference=reference, metric=given["metric"], progress=True,
-        **options,
+        jobs=jobs, **options,
     )  # fmt: skip
     names = found.members(CLASSES[group])
     if len(names) < 2:

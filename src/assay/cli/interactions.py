@@ -9,6 +9,7 @@ import typer
 
 from assay.cli import options
 from assay.cli.again import command_line
+from assay.cli.early import processes_for
 
 
 def interactions(
@@ -58,6 +59,8 @@ def interactions(
     device: options.Device = "cpu",
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     force: options.Force = False,
     top: Annotated[int, typer.Option(help="Pairs to print.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/interactions-TASK-HASH.")] = None,
@@ -65,6 +68,7 @@ def interactions(
 ) -> None:
     """Which components stand in for each other, and what does a group lose that its members do not show?"""
     given = dict(locals())
-    from assay.cli.interacting import carry_out
+    with processes_for(given) as processes:
+        from assay.cli.interacting import carry_out
 
-    carry_out(given, command_line(interactions, "interactions", given))
+        carry_out(given, command_line(interactions, "interactions", given), processes)

@@ -72,6 +72,14 @@ Jobs = Annotated[
         help="Compute in so many processes of one thread each. Default: in this one, with torch's own threads."
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:PORT]",
+        help="Compute on a Ray cluster, by --jobs workers (default: one for each processor): one that is started here, "
+        "or the one whose head is at this address (auto: the one of this machine).",
+    ),
+]
 Force = Annotated[bool, typer.Option(help="Go on although the model cannot do the task.")]
 Out = Annotated[
     Path | None,

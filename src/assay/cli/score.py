@@ -75,6 +75,7 @@ def score(
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,
+    ray: options.Ray = None,
     top: Annotated[int, typer.Option(help="Components to print.")] = 20,
     skip: Annotated[bool, typer.Option(help="--no-skip also runs what is known to change nothing.")] = True,
     force: options.Force = False,

@@ -43,6 +43,7 @@ def screen(
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,
+    ray: options.Ray = None,
     force: options.Force = False,
     out: options.Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from assay.cli import options
 from assay.cli.console import make_console
+from assay.cli.early import processes_of_study
+from assay.cli.with_ray import WithRay
 from assay.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,11 +27,13 @@ def studies() -> None:
     """Experiments of papers, end to end."""
 
 
-@study.command("patching-errors")
+@study.command("patching-errors", cls=WithRay)
 def patching_errors(
     full: Annotated[
         bool, typer.Option("--full", help="8 pairs, all sampled neurons followed, more rules of integration.")
     ] = False,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-patching-errors[-full].")] = None,
     page: Annotated[
         Path | None, typer.Option(help="Markdown file to write. Default: patching-errors.md in the folder.")
@@ -48,12 +53,16 @@ def patching_errors(
     folder = out or Path("runs") / f"study-patching-errors{'-full' if full else ''}"
     console = make_console()
     if not page_only:
-        carry_out(folder, sizes, sizes.settings(), load, lambda what: console.print(escape(what)), progress=True)
+        with processes_of_study(jobs, ray) as processes:
+            carry_out(
+                folder, sizes, sizes.settings(), load, lambda what: console.print(escape(what)), progress=True,
+                jobs=processes,
+            )  # fmt: skip
     written = write_page(folder, page or folder / "patching-errors.md")
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
 
 
-@study.command("gim-tokens")
+@study.command("gim-tokens", cls=WithRay)
 def gim_tokens(
     full: Annotated[
         bool, typer.Option("--full", help="Several times as many and longer texts, contrasts on every task.")
@@ -65,6 +74,8 @@ def gim_tokens(
             metavar="NAME=FILE",
         ),
     ] = None,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-gim-tokens[-full].")] = None,
     page: Annotated[
         Path | None, typer.Option(help="Markdown file to write. Default: gim-tokens.md in the folder.")
@@ -87,12 +98,13 @@ def gim_tokens(
     if not page_only:
         rows = _data_sets(data or [])
         settings = sizes.settings(list(rows))
-        gim.carry_out(folder, sizes, settings, load, rows, lambda what: console.print(escape(what)))
+        with processes_of_study(jobs, ray) as processes:
+            gim.carry_out(folder, sizes, settings, load, rows, lambda what: console.print(escape(what)), processes)
     written = gim.write_page(folder, page or folder / "gim-tokens.md")
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
 
 
-@study.command("gim-circuits")
+@study.command("gim-circuits", cls=WithRay)
 def gim_circuits(
     full: Annotated[
         bool,
@@ -105,6 +117,8 @@ def gim_circuits(
             metavar="NAME=FILE",
         ),
     ] = None,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-gim-circuits[-full].")] = None,
     page: Annotated[
         Path | None, typer.Option(help="Markdown file to write. Default: gim-circuits.md in the folder.")
@@ -127,12 +141,15 @@ def gim_circuits(
     if not page_only:
         questions = _questions(data or [])
         settings = sizes.settings(list(questions))
-        circuits.carry_out(folder, sizes, settings, load, questions, lambda what: console.print(escape(what)))
+        with processes_of_study(jobs, ray) as processes:
+            circuits.carry_out(
+                folder, sizes, settings, load, questions, lambda what: console.print(escape(what)), processes
+            )
     written = circuits.write_page(folder, page or folder / "gim-circuits.md")
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
 
 
-@study.command("heroes")
+@study.command("heroes", cls=WithRay)
 def heroes(
     seeds: Annotated[int, typer.Option(help="Trained models of each sequence task.")] = 10,
     full: Annotated[
@@ -149,6 +166,8 @@ def heroes(
             metavar="DIR",
         ),
     ] = None,
+    jobs: options.Jobs = None,
+    ray: options.Ray = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/study-heroes[-full].")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown file to write. Default: heroes.md in the folder.")] = None,
     page_only: Annotated[
@@ -170,10 +189,13 @@ def heroes(
     sizes = replace(hidden.FULL if full else hidden.DEFAULT, seeds=seeds)
     folder = out or Path("runs") / f"study-heroes{'-full' if full else ''}"
     console = make_console()
-    if not page_only and not hidden.carry_out(
-        folder, sizes, sizes.settings(), load, models, lambda what: console.print(escape(what))
-    ):
-        console.print("Some models are not trained yet; the same command takes them up.")
+    if not page_only:
+        with processes_of_study(jobs, ray) as processes:
+            done = hidden.carry_out(
+                folder, sizes, sizes.settings(), load, models, lambda what: console.print(escape(what)), processes
+            )
+        if not done:
+            console.print("Some models are not trained yet; the same command takes them up.")
     written = hidden.write_page(folder, page or folder / "heroes.md")
     console.print(f"Page: {escape(str(written[0]))}, with {len(written) - 1} figures.", style="dim", soft_wrap=True)
 

@@ -7,11 +7,21 @@ from typing import Annotated
 
 import typer
 
+from assay.cli import options
+from assay.cli.early import trainers_for
+
 
 def train(
     task: Annotated[str, typer.Argument(help="reverse, sort or modular-addition.", show_default=False)],
     seeds: Annotated[int, typer.Option(help="Models, of seeds 0, 1, ...")] = 1,
-    jobs: Annotated[int, typer.Option(help="Seeds trained side by side, each by a process of one thread.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Seeds trained side by side, each by a process of one thread. Default: 1; with --ray one for each "
+            "processor."
+        ),
+    ] = None,
+    ray: options.Ray = None,
     positions: Annotated[str, typer.Option(help="none (the causal mask alone), rotary or learned.")] = "none",
     steps: Annotated[
         int | None, typer.Option(help="At most. Default: 15000 of reverse, 3000 of sort, 20000 of modular-addition.")
@@ -30,6 +40,7 @@ def train(
     Stopped at any moment, the same command goes on and ends with the same bytes.
     """
     given = dict(locals())
-    from assay.cli.training import carry_out
+    with trainers_for(given) as trainers:
+        from assay.cli.training import carry_out
 
-    carry_out(given)
+        carry_out(given, trainers)

@@ -9,16 +9,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from assay.cli.console import Interrupted, make_console
+from assay.scale import Crew
 from assay.training import train, training_setting
 
 OPTIONS = ("positions", "steps", "long", "weight_decay", "share")
 
 
-def carry_out(given: dict[str, Any]) -> None:
+def carry_out(given: dict[str, Any], trainers: int | Crew) -> None:
     """Train, tell, print a table of what came out.
 
     Args:
         given: the command's arguments by name.
+        trainers: how many train side by side, or who.
     """
     setting = training_setting(given["task"], **{name: given[name] for name in OPTIONS})
     folder = given["out"] or Path("runs") / f"train-{given['task']}"
@@ -30,7 +32,7 @@ def carry_out(given: dict[str, Any]) -> None:
         console.print(f"seed {seed}  {step}{loss}  held out {line['accuracy']:.3f}", highlight=False)
 
     try:
-        models = train(setting, folder, given["seeds"], given["jobs"], tell)
+        models = train(setting, folder, given["seeds"], trainers, tell)
     except KeyboardInterrupt:
         raise Interrupted(f"what was trained is kept in {folder}; the same command goes on.") from None
     table = Table("seed", "steps", "loss", "exact match", "model", box=None, pad_edge=False)

@@ -8,7 +8,7 @@ Axes: G groups, C components, n examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -25,13 +25,16 @@ from assay.engine.memory import Portions
 from assay.engine.response import Response, Source
 from assay.engine.sources import MeanOver
 from assay.errors import InterventionError, OptionError
+from assay.interactions.group_parts import Part, carried_out, parts_of
 from assay.methods.method import DEFAULT_SITES, AnyPairs, CommonOptions, Method
 from assay.methods.preparation import Prepared, prepared
 from assay.methods.progress import progress_of
 from assay.methods.registry import ablation_named
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.sites import AnySites, Component
 
+JOINT = "joint ablation"
 MOST_NUMBERS = 200_000_000
 """Second derivatives that are held at once: of every pair of components on every example."""
 
@@ -63,6 +66,10 @@ class AblatedRuns:
     cost: CostMeter
     show: bool
     source: Source
+    given: dict[str, Any] = field(default_factory=dict)
+    """What `ablated_runs` was called with, but for the model and who computes."""
+    cut: bool = False
+    """Compute in parts, the same whoever computes them."""
     portions: Portions = field(default_factory=Portions)
 
     @property
@@ -75,13 +82,49 @@ class AblatedRuns:
         Args:
             groups: numbers among ``components``; none empty.
         """
+        if self.cut:
+            return self._losses_in_parts(groups)
 
         def compute(response: Response) -> np.ndarray:
             lost = response.base_values.double() - joint_values(response, groups).double()
             found: np.ndarray = lost.cpu().numpy()
             return found
 
-        return self._over_rows("joint ablation", len(groups), len(groups), compute)
+        return self._over_rows(JOINT, len(groups), len(groups), compute)
+
+    def _losses_in_parts(self, groups: Sequence[Sequence[int]]) -> np.ndarray:
+        found = np.zeros((len(self.run.pairs), len(groups)))
+        total = len(groups) * sum(batch.rows for batch, _ in self.measured)
+        with (
+            progress_of(JOINT, total, 0, self.show) as advance,
+            closing(carried_out(self, parts_of(self, groups), advance)) as results,
+        ):
+            for part, values in results:
+                examples = self.measured[part.batch][0].examples.cpu().numpy()
+                np.add.at(found, (examples[:, None], np.array(part.numbers)[None]), values.T)
+        return self._finite(found)
+
+    def losses_of(self, part: Part, advance: Callable[[int], object]) -> np.ndarray:
+        """(G, R) losses of the groups of a part on the rows of its batch."""
+        batch, plain = self.measured[part.batch]
+        found = np.zeros((len(part.groups), batch.rows))
+
+        def of_rows(rows: slice) -> None:
+            response = self._response(batch.part(rows), advance)
+            lost = response.base_values.double() - joint_values(response, part.groups).double()
+            response.require_same_as(plain.part(rows))
+            found[:, rows] = lost.cpu().numpy()
+
+        with self.cost.stage(JOINT):
+            self.portions.run(batch.rows, of_rows)
+        return found
+
+    def _response(self, batch: Batch, advance: Callable[[int], object]) -> Response:
+        setting = self.run.setting
+        return Response(
+            setting.model, batch, setting.metric, setting.components,
+            source=self.source, memory=setting.memory, cost=self.cost, advance=advance,
+        )  # fmt: skip
 
     def derivatives(self) -> tuple[np.ndarray, np.ndarray]:
         """(C, n) and (C, C, n): first and second derivatives of the loss in the strengths of the ablations, at 0.
@@ -106,24 +149,25 @@ class AblatedRuns:
 
     def _over_rows(self, name: str, outputs: int, sweeps: int, compute: Callable[[Response], np.ndarray]) -> np.ndarray:
         """(outputs, n) of values (outputs, R) that ``compute`` gives, summed over each example's rows."""
-        setting, cost = self.run.setting, self.cost
+        cost = self.cost
         found = np.zeros((len(self.run.pairs), outputs))
         total = sweeps * sum(batch.rows for batch, _ in self.measured)
         with progress_of(name, total, 0, self.show) as advance, cost.stage(name):
             for batch, plain in self.measured:
 
                 def of_rows(part: slice, batch: Batch = batch, plain: PlainRuns = plain) -> None:
-                    response = Response(
-                        setting.model, batch.part(part), setting.metric, setting.components,
-                        source=self.source, memory=setting.memory, cost=cost, advance=advance,
-                    )  # fmt: skip
+                    response = self._response(batch.part(part), advance)
                     values = compute(response)
                     response.require_same_as(plain.part(part))
                     np.add.at(found, response.batch.examples.cpu().numpy(), values.T)
 
                 self.portions.run(batch.rows, of_rows)
+        return self._finite(found)
+
+    def _finite(self, found: np.ndarray) -> np.ndarray:
         if not np.isfinite(found).all():
-            raise InterventionError(f"{setting.metric.name} is not finite after an ablation; check the weights.")
+            name = self.run.setting.metric.name
+            raise InterventionError(f"{name} is not finite after an ablation; check the weights.")
         return found.T
 
 
@@ -139,18 +183,22 @@ def ablated_runs(
     seed: int = 0,
     force: bool = False,
     progress: bool = False,
+    jobs: Jobs = None,
     **options: Unpack[CommonOptions],
 ) -> Iterator[AblatedRuns]:
     """Hold a model and its clean prompts; arguments as in `assay.measure`, ``method`` as `group_ablation` gives."""
+    given: dict[str, Any] = {
+        "method": method, "pairs": pairs, "sites": sites, "mean": mean, "reference": reference, "seed": seed, **options,
+    }  # fmt: skip
     with prepared(
-        method, model, pairs, sites=sites, mean=mean, reference=reference, seed=seed, **options
+        method, model, pairs, sites=sites, mean=mean, reference=reference, seed=seed, jobs=jobs, **options
     ) as run:  # fmt: skip
         cost = CostMeter()
         baseline, measured = run.measure_baseline(cost, by_start=False, force=force)
         assert method.source is not None
         with cost.stage("source"):
             source = method.source(replace(run.setting, cost=cost))
-        yield AblatedRuns(run, baseline, measured, cost, progress, source)
+        yield AblatedRuns(run, baseline, measured, cost, progress, source, {**given, "force": force}, jobs is not None)
 
 
 def can_differentiate(model: Model, metric: Metric) -> bool:

@@ -38,6 +38,7 @@ from assay.interactions.joint_ablation import (
 )
 from assay.interactions.redundancy import hidden_share, redundant_groups
 from assay.methods.method import DEFAULT_SITES, AnyPairs, CommonOptions
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.shown import Shown
 from assay.sites import AnySites, Component, Selection, component_named, select
@@ -205,6 +206,7 @@ def measure_interactions(
     seed: int = 0,
     force: bool = False,
     progress: bool = False,
+    jobs: Jobs = None,
     **options: Unpack[CommonOptions],
 ) -> Interactions:
     """Ablate components alone, two by two, and a group of them together, in the clean run.
@@ -217,7 +219,7 @@ def measure_interactions(
         exact: run only so many pairs, those of largest second derivative; all if None.
         second_order: take second derivatives (one product with a Hessian for each component); where the metric allows
             it if None.
-        mean, reference, seed, force, progress: as in `assay.measure`.
+        mean, reference, seed, force, progress, jobs: as in `assay.measure`; second derivatives are taken here.
         options: ``metric, memory, align, chat``, as in `assay.measure`.
 
     Raises:
@@ -234,7 +236,7 @@ def measure_interactions(
     method = group_ablation(ablation, "interactions", second_order=takes)
     with ablated_runs(
         method, model, pairs, sites=chosen, mean=mean, reference=reference, seed=seed, force=force,
-        progress=progress, **options,
+        progress=progress, jobs=jobs, **options,
     ) as runs:  # fmt: skip
         return _measured(runs, ablation, exact, takes, is_group=group is not None, seed=seed)
 

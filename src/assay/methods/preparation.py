@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from assay.engine.savings import EVERY_SAVING, NO_SAVING
 from assay.engine.sources import MeanOver
 from assay.errors import DataError, ModelError, OptionError
 from assay.methods.own_code import own_code
-from assay.methods.provenance import describe_environment, describe_model
+from assay.methods.provenance import describe_environment, describe_model, what_rounds
 from assay.methods.requirements import (
     require_defined,
     require_direction,
@@ -45,7 +44,7 @@ from assay.methods.sharded import Jobs, opened, processes_of_run, require_jobs, 
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.model.backward import installed, require_no_other_rules
-from assay.scale import LocalProcesses
+from assay.scale import Crew
 from assay.sites import AnySites, Selection, describe, select
 from assay.store import RunFolder
 
@@ -62,7 +61,7 @@ class Prepared:
     pairs: PromptPairs
     direction: Direction
     skip: bool
-    processes: LocalProcesses | None
+    processes: Crew | None
     metric_chosen_because: str
     memory: str
     configuration: dict[str, Any]
@@ -151,7 +150,7 @@ class Prepared:
             "memory": self.setting.memory,
             "threads": environment["threads"],
             "versions": environment["versions"],
-            "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+            "machine": what_rounds()["machine"],
             "matmul_precision": torch.get_float32_matmul_precision(),
             **cut,
         }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import socket
 from typing import Any
 
 import torch
 
+from assay.errors import WorkerError
 from assay.model import Model
 
 
@@ -28,14 +30,34 @@ def describe_model(model: Model, weight_hash: str) -> dict[str, Any]:
 
 
 def describe_environment(model: Model) -> dict[str, Any]:
-    packages = ("assay", "torch", "transformers", "numpy")
     return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in packages},
-        },
+        "versions": _versions(),
         "platform": platform.platform(),
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }
+
+
+def what_rounds() -> dict[str, str]:
+    """What decides how numbers are rounded, besides threads: versions and processor."""
+    return {**_versions(), "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"}
+
+
+def require_same_rounding(elsewhere: dict[str, str]) -> None:
+    """Refuse to compute here what is put together with numbers of another process.
+
+    Raises:
+        WorkerError: numbers would be rounded in another way than there.
+    """
+    here = what_rounds()
+    if different := [f"{name} {here[name]}, not {there}" for name, there in elsewhere.items() if here[name] != there]:
+        raise WorkerError(
+            f"A worker on {socket.gethostname()} would round numbers otherwise than this process does: it has "
+            f"{'; '.join(different)}. Use machines of one kind with the same versions."
+        )
+
+
+def _versions() -> dict[str, str]:
+    packages = ("assay", "torch", "transformers", "numpy")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}

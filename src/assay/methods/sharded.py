@@ -20,7 +20,7 @@ from assay.methods.plan import Shard
 from assay.methods.progress import progress_of
 from assay.methods.workbench import Computed, Order, Workbench
 from assay.model import Model
-from assay.scale import InProcess, LocalProcesses
+from assay.scale import Crew, InProcess, LocalProcesses
 from assay.store import RunFolder
 from assay.store.differences import differences
 from assay.store.files import SHARDS_KEPT, allows_more, read_run_json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from assay.methods.preparation import Prepared
 
 
-Jobs = int | LocalProcesses | None
+Jobs = int | Crew | None
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def opened(folder: str | Path | RunFolder | None) -> Iterator[RunFolder | None]:
 
 
 @contextmanager
-def processes_of_run(jobs: Jobs, model: Model) -> Iterator[LocalProcesses | None]:
+def processes_of_run(jobs: Jobs, model: Model) -> Iterator[Crew | None]:
     """The processes that a run is spread over (None: this one), not started yet unless they were handed over."""
-    if isinstance(jobs, LocalProcesses):
+    if isinstance(jobs, Crew):
         yield jobs
     elif jobs is None or jobs == 1:
         yield None
@@ -72,7 +72,7 @@ def threads_of_run(jobs: Jobs, folder: RunFolder | None) -> Iterator[None]:
 
 def require_jobs(jobs: Jobs) -> None:
     """Refuse a number of processes that makes no sense."""
-    if not (jobs is None or isinstance(jobs, LocalProcesses)) and (type(jobs) is not int or jobs < 1):
+    if not (jobs is None or isinstance(jobs, Crew)) and (type(jobs) is not int or jobs < 1):
         raise OptionError(f"--jobs must be at least 1, not {jobs}.")
 
 

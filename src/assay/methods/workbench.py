@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from assay.engine.baseline import PlainRuns, measure_baseline
 from assay.engine.batches import Batch, Direction, make_batches, recording_bytes
@@ -16,13 +15,13 @@ from assay.engine.cost import CostMeter
 from assay.engine.memory import Portions
 from assay.engine.response import Response, Source
 from assay.engine.savings import EVERY_SAVING, NO_SAVING
-from assay.errors import InterventionError, ModelError, OptionError
+from assay.errors import InterventionError, ModelError
+from assay.methods.elsewhere import Elsewhere
 from assay.methods.own_code import own_code
 from assay.methods.plan import Shard
 from assay.model import Model
 from assay.model.attention import exclusive
 from assay.model.backward import installed
-from assay.model.checks import LIMITS, plain_logits
 from assay.scale import Advance
 from assay.sites import Component
 
@@ -171,14 +170,9 @@ class Order:
     direction: Direction
     skip: bool
     by_start: bool
-    load: Callable[[], Model]
-    identity: tuple[str, ...]
-    logits: np.ndarray
-    """What the model of this process gives for the first prompt, run plainly."""
+    model: Elsewhere
     code: list[str | None]
     """`own_code` of metric and method, as it is in this process."""
-    threads: int
-    precision: str
 
     @classmethod
     def of(cls, method: Method, setting: Setting, direction: Direction, skip: bool, *, by_start: bool) -> Order:
@@ -187,46 +181,16 @@ class Order:
         Raises:
             OptionError: the model cannot be loaded again there as it is here.
         """
-        model = setting.model
-        if model.load_again is None:
-            raise OptionError(
-                f"{model.name} was handed over in memory, so other processes cannot load it. Save it to a folder and "
-                "load that, or leave jobs at 1."
-            )
-        if model.has_foreign_hooks:
-            raise OptionError(
-                f"Hooks or replaced forward methods sit on {model.name}; other processes would run it without them. "
-                "Remove them, or leave jobs at 1."
-            )
         stripped = replace(setting, model=None)  # type: ignore[arg-type]  # put back where it is loaded
-        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-        return cls(
-            method, stripped, direction, skip, by_start, model.load_again, identity_of(model),
-            _logits_of_first(setting, model), _code(method, setting), threads, precision,
-        )  # fmt: skip
+        model = Elsewhere.of(setting.model, setting.rows[0].clean)
+        return cls(method, stripped, direction, skip, by_start, model, _code(method, setting))
 
     def __call__(self, advance: Advance) -> Workbench:
-        torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision(self.precision)
-        model = self.load()
-        if identity_of(model) != self.identity:
-            raise ModelError(
-                f"{model.name} as a worker process loads it is not the model of this process: its weights, adapters or "
-                "configuration were changed after loading, or its files since. Save the model and load it from there, "
-                "or leave jobs at 1."
-            )
-        model.require_ready()
+        model = self.model()
         if _code(self.method, self.setting) != self.code:
             raise ModelError(
                 "The code of the metric or the method is not the same in a worker process: something that it reads was "
                 "changed after it was imported. Let it be part of the file, or leave jobs at 1."
-            )
-        off = np.abs(_logits_of_first(self.setting, model) - self.logits).max()
-        if not off <= LIMITS[model.dtype] * np.abs(self.logits).max():
-            raise ModelError(
-                f"{model.name} as a worker process loads it gives other logits than here (off by {off:.3g}): "
-                "something besides its weights was changed after loading. Save the model and load it from there, or "
-                "leave jobs at 1."
             )
         setting = replace(self.setting, model=model, cost=CostMeter())
         batches = make_batches(model, setting.rows, self.direction, setting.memory, by_start=self.by_start)
@@ -237,18 +201,5 @@ def _recorded(batch: Batch, model: Model) -> int:
     return batch.rows * recording_bytes(model, batch.positions)
 
 
-def _logits_of_first(setting: Setting, model: Model) -> np.ndarray:
-    """No hash sees all that a model computes with: buffers, attributes, classes of modules."""
-    ids = torch.tensor([setting.rows[0].clean], device=model.device)
-    with exclusive(model.hf):
-        logits: np.ndarray = plain_logits(model, ids, keep=1).double().cpu().numpy()
-    return logits
-
-
 def _code(method: Method, setting: Setting) -> list[str | None]:
     return [own_code(function) for function in (setting.metric.row_values, method.compute)]
-
-
-def identity_of(model: Model) -> tuple[str, ...]:
-    """What two processes must agree on before their numbers are put together."""
-    return model.weight_hash, model.configuration_hash, *model.adapters

@@ -2,7 +2,8 @@
 
 A *workshop* is a description that any process can be given. Called there once, it does what is slow (it loads the
 model) and gives the function that turns a task into its result. Tasks are descriptions too. A result may depend on
-the task alone, so it does not matter who computes it, when, and how often.
+the task alone, so it does not matter who computes it, when, and how often. A function with a ``close`` is told by it
+that its tasks are over, before another workshop is opened in its place.
 """
 
 from __future__ import annotations

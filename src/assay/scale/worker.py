@@ -1,4 +1,4 @@
-"""A worker process, as its parent sees it and as it lives."""
+"""A worker process of this machine, as its parent sees it and as it lives."""
 
 from __future__ import annotations
 
@@ -15,22 +15,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+from assay.scale.crew import DiedError
 from assay.scale.executor import Advance
 
 PATIENCE = 5.0
 """Seconds that a worker gets to end when asked."""
-
-
-class DiedError(Exception):
-    """A worker ended that should not have.
-
-    Args:
-        exit_code: minus the signal, if one killed it.
-    """
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
+OUT_OF_MEMORY = "The machine may be out of memory: use fewer --jobs or a smaller --memory."
+UNGUARDED = 'In a script of your own, start assay under `if __name__ == "__main__":`.'
 
 
 class Worker:
@@ -46,7 +37,7 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, warm_up), daemon=True)
         try:
-            with _interrupts_held_back():
+            with interrupts_held_back():
                 self._process.start()
         except BaseException:
             self.stop()
@@ -55,38 +46,25 @@ class Worker:
         theirs.close()
 
     def open(self, workshop: bytes, advance: Advance) -> None:
-        """Make ready for the tasks of a workshop, which was pickled; whatever that raises there is raised here.
-
-        Raises:
-            DiedError: the process has ended.
-        """
         self._ask("open", workshop, advance)
 
     def compute(self, task: Any, advance: Advance) -> Any:
-        """The result of a task; whatever it raises there is raised here.
-
-        Raises:
-            DiedError: the process has ended; what was told of progress is taken back.
-        """
         return self._ask("compute", task, advance)
 
     def _ask(self, request: str, content: Any, advance: Advance) -> Any:
-        advanced = 0
         self._send(request, content)
         while True:
             kind, answer = self._receive()
             if kind == "advance":
-                advanced += answer
                 advance(answer)
             elif kind == "done":
                 return answer
             elif kind == "failed":
                 raise answer
             else:
-                advance(-advanced)
                 self._process.join(PATIENCE)
                 self.stop()
-                raise DiedError(self._process.exitcode or 0)
+                raise _death(self._process.exitcode or 0)
 
     def _send(self, request: str, content: Any) -> None:
         with suppress(OSError):  # it has just died; the end of the pipe will say so
@@ -114,8 +92,15 @@ class Worker:
         self._pipe.close()
 
 
+def _death(exit_code: int) -> DiedError:
+    how = f"ended with exit code {exit_code}"
+    if exit_code < 0:
+        how = f"was killed by {signal.Signals(-exit_code).name}"
+    return DiedError(how, {-signal.SIGKILL: OUT_OF_MEMORY, 1: UNGUARDED}.get(exit_code, ""))
+
+
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """Ctrl-C waits until the block is left, and a process that is started meanwhile never hears it.
 
     It reaches a whole group of processes; workers are ended by their parent.
@@ -139,37 +124,62 @@ def _serve(pipe: Connection, warm_up: Callable[[], object] | None) -> None:
     """The life of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if warm_up is not None:
-        with suppress(Exception):  # where what it does is needed, it fails again, and is told
-            warm_up()
-    work: Callable[[Any], Any] | None = None
+    service = Service(warm_up, "a worker process", lambda done: pipe.send(("advance", done)))
     while True:
         try:
             request, content = pipe.recv()
         except EOFError:
             return
+        pipe.send(service.answer(request, content))
+
+
+class Service:
+    """What a worker does, whatever brings it its requests.
+
+    Args:
+        warm_up: done first of all.
+        where: it works, as in "In <where>".
+        advance: told of progress.
+    """
+
+    def __init__(self, warm_up: Callable[[], object] | None, where: str, advance: Advance) -> None:
+        self._where, self._advance = where, advance
+        self._work: Callable[[Any], Any] | None = None
+        if warm_up is not None:
+            with suppress(Exception):  # where what it does is needed, it fails again, and is told
+                warm_up()
+
+    def answer(self, request: str, content: Any) -> tuple[str, Any]:
+        """``done`` and the result, or ``failed`` and what was raised.
+
+        Args:
+            request: ``open`` a workshop, which was pickled, or ``compute`` a task.
+        """
         try:
-            result = None
             if request == "open":
-                work = None  # what it holds is let go before another takes its place
-                work = pickle.loads(content)(lambda done: pipe.send(("advance", done)))
-            elif work is not None:
-                result = work(content)
-            message = "done", result
+                self._let_go()
+                self._work = pickle.loads(content)(self._advance)
+                return "done", None
+            assert self._work is not None
+            return "done", self._work(content)
         except Exception as error:  # whatever it is, the parent raises it
-            message = "failed", _portable(error)
-        pipe.send(message)
+            return "failed", self._portable(error)
 
+    def _let_go(self) -> None:
+        """What the workshop before holds is given up before another takes its place."""
+        before, self._work = self._work, None
+        if (close := getattr(before, "close", None)) is not None:
+            close()
 
-def _portable(error: Exception) -> Exception:
-    """The error itself where it survives the journey, else its text; with the place where it was raised."""
-    where = "".join(traceback.format_exception(error))
-    try:
-        error = pickle.loads(pickle.dumps(error))
-    except Exception:
-        error = RuntimeError(f"{type(error).__name__}: {error}")
-    error.add_note(f"In a worker process:\n{where}")
-    return error
+    def _portable(self, error: Exception) -> Exception:
+        """The error itself where it survives the journey, else its text; with the place where it was raised."""
+        where = "".join(traceback.format_exception(error))
+        try:
+            error = pickle.loads(pickle.dumps(error))
+        except Exception:
+            error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(f"In {self._where}:\n{where}")
+        return error
 
 
 def _end_with_parent() -> None:

@@ -15,7 +15,7 @@ from assay.engine.cost import CostMeter
 from assay.methods.method import Method
 from assay.methods.plan import describe_cut, make_plan
 from assay.methods.preparation import prepared
-from assay.methods.sharded import Computer, require_finished
+from assay.methods.sharded import Computer, Jobs, require_finished
 from assay.model import Model
 from assay.scores import Scores
 from assay.sites import AnySites
@@ -55,6 +55,7 @@ def record(
     sites: AnySites,
     seed: int = 0,
     progress: bool = False,
+    jobs: Jobs = None,
 ) -> Recorded:
     """Run a method of several outputs, shard by shard; on a finished folder, read it.
 
@@ -63,11 +64,12 @@ def record(
     Args:
         names: of the outputs, in their order.
         folder: where the run is kept.
+        jobs: as in `assay.measure`.
 
     Raises:
         AssayError: as `assay.measure`.
     """
-    with prepared(method, model, pairs, sites=sites, seed=seed, run_folder=folder) as run:
+    with prepared(method, model, pairs, sites=sites, seed=seed, jobs=jobs, run_folder=folder) as run:
         kept = run.folder
         assert kept is not None
         if kept.is_finished:

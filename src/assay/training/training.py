@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from assay.errors import OptionError, StoreError
-from assay.scale import Advance, InProcess, LocalProcesses
+from assay.methods.provenance import require_same_rounding, what_rounds
+from assay.scale import Advance, Crew, Executor, InProcess, LocalProcesses
 from assay.store.differences import differences
 from assay.store.files import SCHEMA_VERSION, SCRATCH, make_folders, sync
 from assay.store.lock import FolderLock
@@ -28,7 +31,7 @@ def train(
     setting: TrainingSetting,
     folder: str | Path,
     seeds: int = 1,
-    jobs: int = 1,
+    jobs: int | Crew = 1,
     tell: Tell = lambda seed, line: None,
 ) -> list[Checkpoint]:
     """Train seeds 0 to ``seeds`` - 1, each with checkpoints, or go on with what was begun in the folder.
@@ -37,7 +40,8 @@ def train(
     seeds may become more later.
 
     Args:
-        jobs: processes that train side by side.
+        jobs: processes that train side by side, or who they are. Workers on other machines need the folder at the same
+            path; a `assay.scale.RayCluster` is made with ``slow=None``, since one worker at a time trains a seed.
         tell: called after each evaluation.
 
     Returns:
@@ -50,7 +54,7 @@ def train(
 
     Source: Ye, arXiv 2602.01442; modular addition: Power et al., arXiv 2201.02177.
     """
-    for name, value in (("--seeds", seeds), ("--jobs", jobs)):
+    for name, value in (("--seeds", seeds), ("--jobs", 1 if isinstance(jobs, Crew) else jobs)):
         if value < 1:
             raise OptionError(f"{name} must be at least 1, not {value}.")
     folder = Path(folder).resolve()
@@ -64,16 +68,23 @@ def train(
         unfinished = [seed for seed in range(seeds) if not (seed_folder(folder, seed) / FINAL).is_dir()]
         news = _News(folder, unfinished, tell)
         workshop = Trainer(setting, folder)
-        if jobs == 1 or len(unfinished) < 2:
-            for _ in InProcess().run(workshop, unfinished, news.advance):
+        with _trainers(jobs, len(unfinished)) as trainers:
+            for _ in trainers.run(workshop, unfinished, news.advance):
                 pass
-        else:
-            with LocalProcesses(min(jobs, len(unfinished))) as processes:
-                for _ in processes.run(workshop, unfinished, news.advance):
-                    pass
     finally:
         lock.release()
     return [read_checkpoint(seed_folder(folder, seed) / FINAL) for seed in range(seeds)]
+
+
+@contextmanager
+def _trainers(jobs: int | Crew, seeds: int) -> Iterator[Executor]:
+    if isinstance(jobs, Crew):
+        yield jobs
+    elif jobs == 1 or seeds < 2:
+        yield InProcess()
+    else:
+        with LocalProcesses(min(jobs, seeds)) as processes:
+            yield processes
 
 
 @dataclass(frozen=True)
@@ -82,8 +93,15 @@ class Trainer:
 
     setting: TrainingSetting
     folder: Path
+    environment: dict[str, str] = field(default_factory=what_rounds)
 
     def __call__(self, advance: Advance) -> Callable[[int], None]:
+        require_same_rounding(self.environment)
+        if not (self.folder / ABOUT).is_file():
+            raise StoreError(
+                f"A worker on {socket.gethostname()} does not find {self.folder}. Every machine that trains must have "
+                "the folder at the same path: use one that they share."
+            )
         return lambda seed: train_seed(self.setting, seed, seed_folder(self.folder, seed), advance)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from safetensors.numpy import load_file, save_file
 from assay.circuits import EdgeScores, Graph, circuit_curve, edge_scores, ensemble
 from assay.circuits.faithfulness import CircuitValues
 from assay.circuits.registry import edge_method
-from assay.data import PromptPairs
 from assay.data.readers import PromptSource
 from assay.errors import DataError, StoreError
+from assay.methods.sharded import Jobs
+from assay.methods.spread import spread
 from assay.model import Model
 from assay.store.differences import differences
 from assay.studies.folder import read_json, write_json
@@ -54,6 +56,7 @@ def carry_out(
     load: Callable[[str], Model],
     data: Mapping[str, PromptSource] | None = None,
     say: Callable[[str], object] = lambda _: None,
+    jobs: Jobs = None,
 ) -> None:
     """Measure what is not measured yet.
 
@@ -61,6 +64,7 @@ def carry_out(
         load: a model by its name; called once for consecutive settings of a model, and only where something is missing.
         data: questions of data sets, by their names.
         say: told of each setting and method.
+        jobs: as in `assay.measure`; methods are measured side by side.
 
     Raises:
         StoreError: the folder holds a study of other sizes, data or weights, or cannot be written.
@@ -89,9 +93,14 @@ def carry_out(
             raise StoreError(f"{inside} was begun with other weights of {setting.model}. Choose another --out.")
         if not chosen.passes:
             say("  left out: the model cannot do it")
-        for method in unfinished(inside, chosen):
-            say(f"  {method}")
-            _measure(inside, method, sizes, chosen, model[1])
+        wanted = unfinished(inside, chosen)
+        for late in (False, True):
+            together = [method for method in wanted if (method in ENSEMBLES) == late]
+            tasks = [_Task(setting, sizes, chosen, method, _members(inside, method)) for method in together]
+            with closing(spread(_measure, tasks, model[1], jobs)) as measured:
+                for task, found in measured:
+                    say(f"  {task.method}")
+                    _write(inside / task.method, *found)
 
 
 def begin(folder: Path, sizes: Sizes) -> None:
@@ -143,26 +152,51 @@ def read_found(inside: Path, method: str) -> Found | None:
         raise StoreError(f"{inside / method}.safetensors is damaged: {error}") from error
 
 
-def _measure(inside: Path, method: str, sizes: Sizes, chosen: Chosen, model: Model) -> None:
-    scores = _scores(inside, method, sizes, chosen.scored, model)
+@dataclass(frozen=True)
+class _Task:
+    setting: Setting
+    sizes: Sizes
+    chosen: Chosen
+    method: str
+    members: dict[str, Found]
+    """Of an ensemble."""
+
+    def __str__(self) -> str:
+        return f"{self.method} of {self.setting.folder}"
+
+
+def _measure(model: Model, task: _Task) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Arrays by name, and what else is kept."""
+    scores = _scores(model, task)
     tensors = {"scores": scores.mean}
-    for ranking in RANKINGS[: 1 if method in ONE_RANKING else 2]:
+    for ranking in RANKINGS[: 1 if task.method in ONE_RANKING else 2]:
         curve = circuit_curve(
-            model, chosen.evaluated, scores, sizes=sizes.shares, absolute=ranking == "absolute", force=True
+            model, task.chosen.evaluated, scores, sizes=task.sizes.shares, absolute=ranking == "absolute", force=True
         )
         found = curve.curve.circuits
         tensors |= {ranking: found.values, "full": found.full, "empty": found.empty}
-    path = inside / f"{method}.safetensors"
+    return tensors, {"cost": scores.cost, "configuration": scores.configuration}
+
+
+def _write(path: Path, tensors: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
+    written = path.parent / f"{path.name}.safetensors"
     try:
-        save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, path)
+        save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, written)
     except OSError as error:
-        raise StoreError(f"Cannot write {path}: {error.strerror or error}.") from error
-    write_json(inside / f"{method}.json", {"cost": scores.cost, "configuration": scores.configuration})
+        raise StoreError(f"Cannot write {written}: {error.strerror or error}.") from error
+    write_json(path.parent / f"{path.name}.json", about)
 
 
-def _scores(inside: Path, method: str, sizes: Sizes, pairs: PromptPairs, model: Model) -> EdgeScores:
+def _scores(model: Model, task: _Task) -> EdgeScores:
+    method, sizes, pairs = task.method, task.sizes, task.chosen.scored
     if method in ENSEMBLES:
-        return ensemble([_stored(inside, member, pairs, model) for member in ENSEMBLES[method]])
+        graph = Graph.of(model)
+        return ensemble(
+            [
+                EdgeScores(graph, found.scores[None], pairs, name, "", "none", False, False, cost=found.cost)
+                for name, found in task.members.items()
+            ]
+        )
     parameters: dict[str, Any] = {
         "eap-ig-inputs": {"steps": sizes.steps},
         "edge-masks": {"steps": sizes.mask_steps},
@@ -172,9 +206,12 @@ def _scores(inside: Path, method: str, sizes: Sizes, pairs: PromptPairs, model: 
     return edge_scores(model, pairs, edge_method(method, **parameters), force=True)
 
 
-def _stored(inside: Path, method: str, pairs: PromptPairs, model: Model) -> EdgeScores:
-    found = read_found(inside, method)
-    if found is None:
-        raise StoreError(f"{inside} lacks {method}, which an ensemble is made of.")
-    graph = Graph.of(model)
-    return EdgeScores(graph, found.scores[None], pairs, method, "", "none", False, False, cost=found.cost)
+def _members(inside: Path, method: str) -> dict[str, Found]:
+    """What an ensemble is made of."""
+    members = {}
+    for name in ENSEMBLES.get(method, ()):
+        found = read_found(inside, name)
+        if found is None:
+            raise StoreError(f"{inside} lacks {name}, which an ensemble is made of.")
+        members[name] = found
+    return members

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from assay.data.readers.yes_no import YesNoPrompts
 from assay.errors import DataError, StoreError
+from assay.methods.sharded import Jobs
+from assay.methods.spread import spread
 from assay.model import Model
 from assay.store import require_writable
 from assay.store.differences import differences
 from assay.studies.folder import read_json, write_json
 from assay.studies.gim_tokens.choosing import Chosen, choose
 from assay.studies.gim_tokens.settings import METHODS, Setting, Sizes
-from assay.tokens import explain_all
+from assay.tokens import Explanations, explain_all
 
 STUDY, TEXTS = "study.json", "texts.json"
 
@@ -33,6 +36,7 @@ def carry_out(
     load: Callable[[str], Model],
     data: Mapping[str, YesNoPrompts] | None = None,
     say: Callable[[str], object] = lambda _: None,
+    jobs: Jobs = None,
 ) -> None:
     """Explain all texts that are not explained yet.
 
@@ -40,6 +44,7 @@ def carry_out(
         load: a model by its name; called once for consecutive settings of a model, and only where something is missing.
         data: the rows of data sets, by their names.
         say: told of each setting and text.
+        jobs: as in `assay.measure`; texts are explained side by side.
 
     Raises:
         StoreError: the folder holds a study of other sizes or data, or cannot be written.
@@ -65,9 +70,13 @@ def carry_out(
             write_json(inside / TEXTS, chosen.to_dict())
         if not chosen.passes:
             say("  left out: the model does not tell right answers from wrong ones")
-        for text in unfinished(inside, chosen):
-            say(f"  text {text} of {len(chosen.questions)}")
-            _explain(inside / name_of(text), sizes, setting, chosen, text, model[1])
+        tasks = [_Text(sizes, setting, text, chosen.questions[text - 1]) for text in unfinished(inside, chosen)]
+        for task in tasks:
+            require_writable(inside / name_of(task.number))
+        with closing(spread(_explain, tasks, model[1], jobs)) as explained:
+            for task, found in explained:
+                found.save(inside / name_of(task.number))
+                say(f"  text {task.number} of {len(chosen.questions)}")
 
 
 def begin(folder: Path, sizes: Sizes) -> None:
@@ -110,10 +119,21 @@ def unfinished(inside: Path, chosen: Chosen) -> list[int]:
     return [text for text in texts if not (inside / name_of(text) / "run.json").is_file()]
 
 
-def _explain(path: Path, sizes: Sizes, setting: Setting, chosen: Chosen, text: int, model: Model) -> None:
-    require_writable(path)
-    question: Any = chosen.questions[text - 1]
-    found = explain_all(
+@dataclass(frozen=True)
+class _Text:
+    sizes: Sizes
+    setting: Setting
+    number: int
+    """Counted from 1."""
+    question: Any
+
+    def __str__(self) -> str:
+        return f"text {self.number} of {self.setting.folder}"
+
+
+def _explain(model: Model, text: _Text) -> Explanations:
+    sizes, setting, question = text.sizes, text.setting, text.question
+    return explain_all(
         model,
         [question if setting.contrast else replace(question, against=None)],
         METHODS,
@@ -122,6 +142,5 @@ def _explain(path: Path, sizes: Sizes, setting: Setting, chosen: Chosen, text: i
         faithfulness=True,
         draws=sizes.draws,
         curves=setting.curves,
-        seed=sizes.seed + text,  # texts of a length would share their random orders otherwise
+        seed=sizes.seed + text.number,  # texts of a length would share their random orders otherwise
     )
-    found.save(path)

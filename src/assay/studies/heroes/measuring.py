@@ -29,6 +29,7 @@ from assay.data.tasks import make_pairs
 from assay.errors import StoreError
 from assay.interactions.joint_ablation import AblatedRuns, ablated_runs, group_ablation
 from assay.methods import random_scores
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.sites import Selection
 from assay.store.differences import differences
@@ -71,6 +72,7 @@ def carry_out(
     load: Callable[[str], Model],
     models: Path | None = None,
     say: Say = lambda _: None,
+    processes: Jobs = None,
 ) -> bool:
     """Measure what is not measured yet.
 
@@ -79,6 +81,7 @@ def carry_out(
         models: holds trainings of the sequence tasks, ``reverse`` and ``sort``; seeds that are not finished are taken
             up last, or left for later. The study trains its own if None.
         say: told of each setting.
+        processes: the ``jobs`` of `assay.measure`, for ablations.
 
     Returns:
         Whether all is measured.
@@ -103,7 +106,7 @@ def carry_out(
                 say(f"{title}: not trained yet")
                 return False
             say(title)
-            _measure(place, sizes, setting, load(source), Path(source), say)
+            _measure(place, sizes, setting, load(source), Path(source), say, processes)
             return True
 
         jobs.append(job)
@@ -174,7 +177,7 @@ def _source(trainings: Path, setting: Setting, own: bool, say: Say) -> str | Non
     return str(seed_folder(training, setting.seed) / FINAL)
 
 
-def _measure(place: Path, sizes: Sizes, setting: Setting, model: Model, source: Path, say: Say) -> None:
+def _measure(place: Path, sizes: Sizes, setting: Setting, model: Model, source: Path, say: Say, jobs: Jobs) -> None:
     chosen = read_chosen(place)
     if chosen is None:
         chosen = _choose(sizes, setting, model, source)
@@ -184,7 +187,7 @@ def _measure(place: Path, sizes: Sizes, setting: Setting, model: Model, source: 
     reference = None
     if not (place / AUDIT).is_dir():
         say("  audit")
-        _audit(sizes, setting, model, chosen).save(place / AUDIT)
+        _audit(sizes, setting, model, chosen, jobs).save(place / AUDIT)
     audit = Audit.load(place / AUDIT)
     if not setting.is_trained:
         reference = make_pairs(model, setting.task, sizes.model_references, sizes.seed)
@@ -208,8 +211,14 @@ def _choose(sizes: Sizes, setting: Setting, model: Model, source: Path) -> Chose
     return Chosen(model.weight_hash, checkpoint.step, checkpoint.accuracy, reached, longer, within)
 
 
-def _audit(sizes: Sizes, setting: Setting, model: Model, chosen: Chosen) -> Audit:
-    common: dict[str, Any] = {"ablation": ABLATION, "batches": sizes.batches, "seed": sizes.seed, "force": True}
+def _audit(sizes: Sizes, setting: Setting, model: Model, chosen: Chosen, jobs: Jobs) -> Audit:
+    common: dict[str, Any] = {
+        "ablation": ABLATION,
+        "batches": sizes.batches,
+        "seed": sizes.seed,
+        "force": True,
+        "jobs": jobs,
+    }
     if not setting.is_trained:
         pairs = make_pairs(model, setting.task, sizes.model_references, sizes.seed)
         return audit_gradients(

@@ -19,6 +19,7 @@ import numpy as np
 from assay.data.tasks import make_pairs
 from assay.errors import OptionError, StoreError
 from assay.methods.method import measure
+from assay.methods.sharded import Jobs
 from assay.model import Model
 from assay.screening.estimates import estimates_with
 from assay.sites import Selection
@@ -54,12 +55,14 @@ def carry_out(
     load: Callable[[str], Model],
     say: Callable[[str], object] = lambda _: None,
     progress: bool = False,
+    jobs: Jobs = None,
 ) -> None:
     """Measure all settings that are not measured yet.
 
     Args:
         load: a model by its name; called once for consecutive settings of a model, and only where something is missing.
         say: told of each setting.
+        jobs: as in `assay.measure`.
 
     Raises:
         StoreError: the folder holds a study of other sizes, or cannot be written.
@@ -75,7 +78,7 @@ def carry_out(
         say(title)
         if model is None or model[0] != setting.model:
             model = setting.model, load(setting.model)
-        _measure(folder / setting.folder, sizes, setting, model[1], progress)
+        _measure(folder / setting.folder, sizes, setting, model[1], progress, jobs)
 
 
 def begin(folder: Path, sizes: Sizes) -> None:
@@ -87,12 +90,12 @@ def begin(folder: Path, sizes: Sizes) -> None:
         raise StoreError(f"{folder} holds a study of other sizes:\n" + "\n".join(different) + "\nChoose another --out.")
 
 
-def _measure(folder: Path, sizes: Sizes, setting: Setting, model: Model, progress: bool) -> None:
+def _measure(folder: Path, sizes: Sizes, setting: Setting, model: Model, progress: bool, jobs: Jobs) -> None:
     options = {} if setting.corruption is None else {"corruption": setting.corruption}
     pairs = make_pairs(model, setting.task, sizes.pairs, sizes.seed, **options)
     estimates = record(
         estimates_with(sizes.probes), ESTIMATES, model, pairs, folder / "estimates",
-        sites=setting.site, seed=sizes.seed, progress=progress,
+        sites=setting.site, seed=sizes.seed, progress=progress, jobs=jobs,
     )  # fmt: skip
     sample = choose(estimates, sizes, setting.site)
     left_out = {}
@@ -102,10 +105,13 @@ def _measure(folder: Path, sizes: Sizes, setting: Setting, model: Model, progres
         if sample.path != sample.members:
             wanted.insert(0, ("ends", Points.of(sizes.on_ends), members))
         for part, points, of in wanted:
-            record(recording_method(points), points.names, model, pairs, folder / part, sites=of, progress=progress)
+            record(
+                recording_method(points), points.names, model, pairs, folder / part, sites=of, progress=progress,
+                jobs=jobs,
+            )  # fmt: skip
         for name in OTHERS:
             try:
-                measure(name, model, pairs, sites=members, run_folder=folder / name)
+                measure(name, model, pairs, sites=members, jobs=jobs, run_folder=folder / name)
             except OptionError as error:
                 left_out[name] = str(error)
     write_json(folder / SAMPLE, {**asdict(sample), "left_out": left_out})
