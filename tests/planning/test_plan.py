@@ -35,13 +35,14 @@ LLAMA_8B = {
 def workload(family: str, sites: str = "heads,mlps") -> tuple[Workload, Model]:
     """A plan's work, and the model that it is a plan of, with words of the same tokenizer."""
     hf = tiny_model(family, torch.float32)
-    pairs = made_up(9, 4, 3)
+    lengths = ((9, 4), (9, 4), (11, 5))
+    pairs = made_up(lengths)
     small = shadow(hf.config, word_tokenizer(), family)
     whole = outline(hf.config, family, torch.float32)
     config = hf.config
     config.vocab_size = 64
     model = Model(type(hf)(config).eval(), word_tokenizer(), family)
-    return Workload(small, whole, pairs, len(pairs), sites, None, 1 << 30), model
+    return Workload(small, whole, pairs, lengths, len(pairs), sites, None, 1 << 30), model
 
 
 @pytest.mark.parametrize("family", TINY)

@@ -7,7 +7,7 @@ already.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,8 @@ from assay.sites import Component, Position, Selection, parse, select
 LEAST_MEMORY = 16
 """MB that a run takes at least."""
 FEW = 2
-"""Pairs on which single components are run: a component costs about the same on each."""
+"""Pairs on which single components are run: what one costs on others follows from their lengths."""
+BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Cost:
     """Of one method, on all prompts."""
 
     components: int
-    layer_tokens: float
-    """Token positions times layers, a backward pass counted as two."""
+    layer_tokens: dict[str, float]
+    """Token positions times layers, a backward pass counted as two: of the baseline, and of methods by name."""
     forward_equivalents: float
 
 
@@ -42,6 +43,7 @@ class Workload:
 
     Args:
         pairs: those that the shadow runs.
+        lengths: tokens of each, and how many of them its clean and corrupted prompt begin with alike.
         n: how many there will be.
         memory: in bytes, of the model.
     """
@@ -49,6 +51,7 @@ class Workload:
     shadow: Model
     outline: Model
     pairs: PromptPairs
+    lengths: tuple[tuple[int, int], ...]
     n: int
     sites: str
     metric: str | None
@@ -69,12 +72,18 @@ def cost_of(method: Method, work: Workload) -> Cost:
     """
     groups = _groups(select(work.outline, work.sites))
     firsts = [Component(layer, site, None if unit is None else 0, at) for layer, site, unit, at in groups]
-    count = sum(groups.values())
+    baseline, once = _meter(METHODS["random"], work, work.pairs, firsts[-1:])
+
+    def found(total: float) -> Cost:
+        share = work.n / len(work.pairs)
+        tokens = {BASELINE: baseline * share, method.name: (total - baseline) * share}
+        return Cost(sum(groups.values()), tokens, total / once)
+
     if not method.by_component:
-        total, each = _meter(method, work, work.pairs, firsts)
-        return Cost(count, total * work.n / len(work.pairs), total / each)
-    few = work.pairs[:: -(-len(work.pairs) // FEW)]
-    of_one, each = _meter(method, work, work.pairs, firsts[-1:])
+        return found(_meter(method, work, work.pairs, firsts)[0])
+    every = -(-len(work.pairs) // FEW)
+    few, later = work.pairs[::every], [length - shared for length, shared in work.lengths]
+    of_one, _ = _meter(method, work, work.pairs, firsts[-1:])
     of_one_on_few, _ = _meter(method, work, few, firsts[-1:])
     of_firsts, _ = _meter(method, work, few, firsts)
     of_others = 0.0
@@ -86,8 +95,7 @@ def cost_of(method: Method, work: Workload) -> Cost:
             of_both, _ = _meter(method, work, few, firsts + seconds)
             others = sum(size - 1 for (_, of, _, _), size in groups.items() if of == site)
             of_others += (of_both - of_firsts) * others / len(seconds)
-    total = of_one + (of_firsts - of_one_on_few + of_others) * len(work.pairs) / len(few)
-    return Cost(count, total * work.n / len(work.pairs), total / each)
+    return found(of_one + (of_firsts - of_one_on_few + of_others) * sum(later) / sum(later[::every]))
 
 
 def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tuple[Cost, dict[str, int]]:
@@ -99,20 +107,22 @@ def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tu
     chosen = select(work.outline, work.sites)
     exact = METHODS["activation-patching"]
     nothing = cost_of(METHODS["random"], work)
-    tokens, runs, sampled = nothing.layer_tokens, {}, []
+    runs: dict[str, int] = {}
+    tokens, sampled = defaultdict(float, {BASELINE: nothing.layer_tokens[BASELINE]}), list[str]()
     for site, members in Counter(component.site for component in chosen).items():
         runs[site] = min(members, sample_size(members, level) + top + top // 2)
         if exhaustion_is_cheaper(members, runs[site]):
             runs[site] = members
         else:
             sampled.append(site)
-        tokens += (cost_of(exact, _of(work, [site])).layer_tokens - nothing.layer_tokens) * runs[site] / members
+        tokens[exact.name] += cost_of(exact, _of(work, [site])).layer_tokens[exact.name] * runs[site] / members
     if sampled:
         mine = _of(work, sampled)
         curved = method_named("hvp-sampled", probes=probes) if probes else METHODS["attribution-patching"]
         for method in (curved, METHODS["attribution-patching"]):  # the second is that of the far end
-            tokens += cost_of(method, mine).layer_tokens - nothing.layer_tokens
-    return Cost(len(chosen), tokens, tokens * nothing.forward_equivalents / nothing.layer_tokens), runs
+            tokens[method.name] += cost_of(method, mine).layer_tokens[method.name]
+    once = nothing.layer_tokens[BASELINE] / nothing.forward_equivalents
+    return Cost(len(chosen), dict(tokens), sum(tokens.values()) / once), runs
 
 
 def _of(work: Workload, sites: Sequence[str]) -> Workload:

@@ -1,6 +1,8 @@
-"""Prompts of a given length that mean nothing."""
+"""Prompts of given lengths that mean nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -20,19 +22,19 @@ def word_tokenizer() -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=WORDS[0])
 
 
-def made_up(length: int, shared: int, n: int) -> PromptPairs:
-    """Pairs of ``length`` tokens of which clean and corrupted prompt begin with ``shared`` alike.
+def made_up(lengths: Iterable[tuple[int, int]]) -> PromptPairs:
+    """A pair for each length in tokens, and how many of them clean and corrupted prompt begin with alike.
 
     Raises:
         OptionError: there are no such prompts.
     """
-    if not 0 <= shared < length:
-        raise OptionError(
-            f"--tokens {length}:{shared} cannot be: prompts of {length} tokens that differ begin with 0 to "
-            f"{length - 1} tokens alike."
-        )
     pairs = []
-    for number in range(n):
+    for number, (length, shared) in enumerate(lengths):
+        if not 0 <= shared < length:
+            raise OptionError(
+                f"--tokens {length}:{shared} cannot be: prompts of {length} tokens that differ begin with 0 to "
+                f"{length - 1} tokens alike."
+            )
         begin = [f"w{1 + (number + i) % 20}" for i in range(shared)]
         clean, corrupted = ([f"w{first + i % 10}" for i in range(length - shared)] for first in (21, 41))
         pairs.append(PromptPair(" ".join(begin + clean), " ".join(begin + corrupted), " w61", " w62"))

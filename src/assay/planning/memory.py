@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,16 +84,15 @@ def placements(outline: Model, device_memory: list[int]) -> list[Placement]:
     return found
 
 
-def working_bytes(method: Method, work: Workload, positions: int, shared: int, answers: int = 1) -> int:
+def working_bytes(method: Method, work: Workload, answers: int = 1) -> int:
     """What a run takes beyond weights: recordings, and the lanes or the graph that run at once. Within ``memory``
     for each of the two.
-
-    Args:
-        positions: of the longest prompts.
-        shared: how many of them clean and corrupted prompt have in common.
     """
     model, budget = work.outline, work.memory
-    rows = max(1, min(work.n, budget // recording_bytes(model, positions)))
+    positions, shared = max(length for length, _ in work.lengths), min(shared for _, shared in work.lengths)
+    alike = Counter(work.lengths if method.by_component else (length for length, _ in work.lengths))
+    together = -(-work.n * max(alike.values()) // len(work.lengths))
+    rows = max(1, min(together, budget // recording_bytes(model, positions)))
     recordings = rows * _recording_only(model, positions)
     later = positions - shared
     whole = False

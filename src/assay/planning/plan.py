@@ -19,14 +19,15 @@ from assay.errors import OptionError
 from assay.methods.method import DEFAULT_SITES, Method
 from assay.methods.registry import method_named
 from assay.model import Model
-from assay.planning.costs import Cost, Workload, cost_of, screening_cost
+from assay.planning.costs import BASELINE, Cost, Workload, cost_of, screening_cost
 from assay.planning.made_up import made_up, word_tokenizer
 from assay.planning.memory import Placement, parameters, peak_bytes, placements, weight_bytes, working_bytes
 from assay.planning.speed import (
+    FEWER_LAYERS,
     SLICE_LAYERS,
     kind_of_work,
+    measured_baseline,
     measured_seconds,
-    operations_per_layer_token,
     seconds_by_rate,
 )
 from assay.planning.stand_ins import outline, read_configuration, shadow, slice_of
@@ -137,7 +138,7 @@ def plan(
                 "clean and corrupted prompt begin with alike, such as --tokens 15:10."
             )
         tokenizer = word_tokenizer()
-        pairs, words = made_up(*tokens, min(n, MOST_PAIRS)), f"made-up prompts of {tokens[0]} tokens"
+        pairs, words = made_up([tokens] * min(n, MOST_PAIRS)), f"made-up prompts of {tokens[0]} tokens"
         small = shadow(config, tokenizer, source)
     else:
         small = shadow(config, tokenizer, source)
@@ -146,18 +147,16 @@ def plan(
     pairs = pairs[:MOST_PAIRS]
     named = metric or pairs.metric
     chosen_metric = metric_named(named) if named is not None else default_metric(small, pairs)[0]
-    rows = encode(small, pairs, chosen_metric)
-    positions, shared = max(len(row.clean) for row in rows), min(row.first_difference for row in rows)
-    work = Workload(small, shapes, pairs, n, sites, metric, parse_memory(memory))
-    speed = _Speed(
-        config, made_up(positions, shared, len(pairs)), shapes, dtype, device, memory, work, operations_per_second
-    )
+    rows = {row.example: row for row in encode(small, pairs, chosen_metric)}
+    lengths = tuple((len(row.clean), min(row.first_difference, len(row.clean) - 1)) for row in rows.values())
+    work = Workload(small, shapes, pairs, lengths, n, sites, metric, parse_memory(memory))
+    speed = _Speed(config, shapes, dtype, device, memory, work, operations_per_second)
     size, chosen = weight_bytes(shapes), list(select(shapes, sites))
 
-    def line(name: str, cost: Cost, method: Method, note: str = "", seconds: float | None = None) -> Line:
+    def line(name: str, cost: Cost, method: Method, note: str = "") -> Line:
         passes = method.backward_passes(chosen, shapes.n_layers)
-        taken = speed.of(method) * cost.layer_tokens if seconds is None else seconds
-        peak = peak_bytes(shapes, working_bytes(method, work, positions, shared))
+        taken = sum(speed.seconds(of, tokens) for of, tokens in cost.layer_tokens.items())
+        peak = peak_bytes(shapes, working_bytes(method, work))
         each = None if passes is None else passes / cost.components
         return Line(name, cost.forward_equivalents, taken, peak, each, note)
 
@@ -192,8 +191,8 @@ def plan(
         sites=sites,
         prompts=words,
         n=n,
-        positions=positions,
-        shared=shared,
+        positions=max(length for length, _ in lengths),
+        shared=min(shared for _, shared in lengths),
         speed=speed.words,
         lines=tuple(lines),
         placements=tuple(placements(shapes, list(device_memory))) if device_memory else (),
@@ -225,12 +224,11 @@ def choose(lines: Sequence[Line], hours: float) -> tuple[str, str]:
 
 
 class _Speed:
-    """Seconds per layer token of each kind of work, measured when first asked for."""
+    """Seconds of the baseline, and per layer token of each kind of work, measured when first asked for."""
 
     def __init__(
         self,
         config: PretrainedConfig,
-        pairs: PromptPairs,
         shapes: Model,
         dtype: torch.dtype,
         device: str,
@@ -238,37 +236,48 @@ class _Speed:
         work: Workload,
         rate: float | None,
     ) -> None:
-        self._rate, self._shapes, self._pairs, self._memory = rate, shapes, pairs, memory
+        self._rate, self._shapes, self._memory, self._work = rate, shapes, memory, work
+        self._pairs = made_up(work.lengths)
         self._sites = list(dict.fromkeys(component.site for component in select(work.outline, work.sites)))
         self._known: dict[str, float] = {}
-        self._slice: Model | None = None
+        self._slices: tuple[Model, Model] | None = None
         if rate is not None:
             self.words = f"a machine of {rate / 1e12:.3g} TFLOP/s in matrix products, of which patching reaches 60 %"
             return
         layers = min(SLICE_LAYERS, shapes.n_layers)
-        needed = 2 * layers * operations_per_layer_token(shapes) / 2 * dtype.itemsize
+        fewer = max(1, min(FEWER_LAYERS, layers - 1))
+        of_layers = sum(parameter.numel() for layer in shapes.layers for parameter in layer.module.parameters())
+        of_others = parameters(shapes) - of_layers
+        needed = dtype.itemsize * (2 * of_others + 1.5 * (layers + fewer) * of_layers / shapes.n_layers)
         if needed > _free_bytes():
             raise OptionError(
                 f"{layers} layers of {shapes.name} take {needed / 1e9:.3g} GB, more than this machine has free, so "
                 "their speed cannot be measured here. Say what the machine that will compute does, such as "
                 "--tflops 400."
             )
-        self._slice = slice_of(config, layers, dtype, torch.device(device))
+        of = (slice_of(config, count, dtype, torch.device(device)) for count in (layers, fewer))
+        self._slices = next(of), next(of)
         threads = torch.get_num_threads()
         self.words = (
             f"{layers} layers with random weights, measured here on {device}"
             f"{f' with {threads} thread' + ('s' if threads > 1 else '') if device == 'cpu' else ''}"
         )
 
-    def of(self, method: Method) -> float:
-        kind = kind_of_work(method)
+    def seconds(self, of: str, layer_tokens: float) -> float:
+        """Of so much of the baseline's or a method's work."""
+        if self._slices is None:
+            assert self._rate is not None
+            return seconds_by_rate(self._shapes, self._rate) * layer_tokens
+        kind = BASELINE if of == BASELINE else kind_of_work(method_named(of))
         if kind not in self._known:
-            if self._slice is None:
-                assert self._rate is not None
-                self._known[kind] = seconds_by_rate(self._shapes, self._rate)
-            else:
-                self._known[kind] = measured_seconds(self._slice, self._pairs, kind, self._sites, self._memory)
-        return self._known[kind]
+            self._known[kind] = (
+                measured_baseline(self._slices, self._pairs, self._shapes.n_layers, self._memory)
+                if kind == BASELINE
+                else measured_seconds(self._slices[0], self._pairs, kind, self._sites, self._memory)
+            )
+        if kind == BASELINE:
+            return self._known[kind] * self._work.n / len(self._pairs)
+        return self._known[kind] * layer_tokens
 
 
 def _free_bytes() -> float:

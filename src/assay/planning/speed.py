@@ -13,6 +13,8 @@ from assay.sites import Selection, components_of
 
 REPEATS = 3
 SLICE_LAYERS = 4
+FEWER_LAYERS = 2
+"""Of a second slice: what the two differ by is what layers take, the rest is taken once."""
 MOST_OPERATIONS = 2e11
 """Of one measurement: seconds of one core."""
 SHARE_OF_RATE = 0.6
@@ -60,8 +62,22 @@ def active_weights(model: Model) -> list[float]:
     return found
 
 
+def measured_baseline(slices: tuple[Model, Model], pairs: PromptPairs, layers: int, memory: str) -> float:
+    """Seconds of the baseline of a model of so many layers: on a straight line through two slices of fewer."""
+    found = []
+    for model in slices:
+        times = []
+        for _ in range(REPEATS + 1):
+            scores = measure(METHODS["random"], model, pairs, sites="heads", memory=memory, force=True)
+            times.append(scores.cost["seconds"]["baseline"])
+        found.append(statistics.median(times[1:]))
+    more, fewer = (model.n_layers for model in slices)
+    each = max(0.0, found[0] - found[1]) / max(1, more - fewer)
+    return float(found[0] + each * (layers - more))
+
+
 def measured_seconds(model: Model, pairs: PromptPairs, kind: str, sites: Sequence[str], memory: str) -> float:
-    """Seconds per layer token of one kind of work, on the slice: the median of a few runs.
+    """Seconds per layer token of one kind of work, on the slice: the median of a few runs, their baseline left out.
 
     Args:
         model: the slice.
@@ -74,10 +90,12 @@ def measured_seconds(model: Model, pairs: PromptPairs, kind: str, sites: Sequenc
     if method.by_component:
         step = max(1, round(len(components) / max(2.0, passes)))
         components = components[::step]
+    of_baseline = measure(METHODS["random"], model, pairs, sites="heads", memory=memory, force=True).cost
     rates = []
     for attempt in range(REPEATS + 1):
         scores = measure(method, model, pairs, sites=Selection(components), memory=memory, force=True)
         spent = scores.cost["layer_tokens_forward"] + 2 * scores.cost["layer_tokens_backward"]
         if attempt:  # the first makes caches warm
-            rates.append(sum(scores.cost["seconds"].values()) / spent)
+            seconds = sum(scores.cost["seconds"].values()) - scores.cost["seconds"]["baseline"]
+            rates.append(seconds / (spent - of_baseline["layer_tokens_forward"]))
     return float(statistics.median(rates))

@@ -91,14 +91,13 @@ def shadow(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, name: s
 
 
 def slice_of(config: PretrainedConfig, layers: int, dtype: torch.dtype, device: torch.device) -> Model:
-    """The first layers at full width, with random weights and few words, those of `made_up`."""
+    """The first layers at full width, with random weights; its prompts are those of `made_up`."""
     few = deepcopy(config)
     few.num_hidden_layers = min(layers, few.num_hidden_layers)
     for entry in ("layer_types", "no_rope_layers", "mlp_only_layers", "moe_layers"):
         listed = getattr(few, entry, None)
         if isinstance(listed, list) and len(listed) == config.num_hidden_layers:
             setattr(few, entry, listed[: few.num_hidden_layers])
-    few.vocab_size = FEW_WORDS
     _forget_special_tokens(few)
     model = _build(few, word_tokenizer(), "a slice", dtype)
     model.hf.to(device)
