@@ -108,27 +108,31 @@ def screening_cost(work: Workload, *, top: int, level: float, probes: int) -> tu
     exact = METHODS["activation-patching"]
     nothing = cost_of(METHODS["random"], work)
     runs: dict[str, int] = {}
-    tokens, sampled = defaultdict(float, {BASELINE: nothing.layer_tokens[BASELINE]}), list[str]()
+    tokens = defaultdict(float, {BASELINE: nothing.layer_tokens[BASELINE]})
+    curved = method_named("hvp-sampled", probes=probes) if probes else METHODS["attribution-patching"]
     for site, members in Counter(component.site for component in chosen).items():
-        runs[site] = min(members, sample_size(members, level) + top + top // 2)
-        if exhaustion_is_cheaper(members, runs[site]):
+        mine = _of(work, site)
+        each = cost_of(exact, mine).layer_tokens[exact.name] / members
+        estimates = [  # the second is that of the far end
+            (method.name, cost_of(method, mine).layer_tokens[method.name])
+            for method in (curved, METHODS["attribution-patching"])
+        ]
+        least = min(top, members) + sample_size(members, level)
+        if exhaustion_is_cheaper(members, least + sum(spent for _, spent in estimates) / max(each, 1)):
             runs[site] = members
         else:
-            sampled.append(site)
-        tokens[exact.name] += cost_of(exact, _of(work, [site])).layer_tokens[exact.name] * runs[site] / members
-    if sampled:
-        mine = _of(work, sampled)
-        curved = method_named("hvp-sampled", probes=probes) if probes else METHODS["attribution-patching"]
-        for method in (curved, METHODS["attribution-patching"]):  # the second is that of the far end
-            tokens[method.name] += cost_of(method, mine).layer_tokens[method.name]
+            runs[site] = min(members, least + top // 2)
+            for name, spent in estimates:
+                tokens[name] += spent
+        tokens[exact.name] += each * runs[site]
     once = nothing.layer_tokens[BASELINE] / nothing.forward_equivalents
     return Cost(len(chosen), dict(tokens), sum(tokens.values()) / once), runs
 
 
-def _of(work: Workload, sites: Sequence[str]) -> Workload:
-    """The same work, on some kinds of its sites."""
+def _of(work: Workload, site: str) -> Workload:
+    """The same work, on one kind of its sites."""
     terms = [term.strip() for term in work.sites.split(",")]
-    return replace(work, sites=",".join(term for term in terms if parse(term)[0][0] in sites))
+    return replace(work, sites=",".join(term for term in terms if parse(term)[0][0] == site))
 
 
 def _groups(chosen: Sequence[Component]) -> dict[tuple[int, str, int | None, Position], int]:
