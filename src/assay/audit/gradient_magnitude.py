@@ -40,13 +40,15 @@ class WeightGradients:
         mlp_weights: ``output``: of an MLP its output matrix; ``all``: its input matrices, too.
 
     Raises:
-        ModelError: weights that are no plain matrices (adapters, quantised ones, experts).
+        ModelError: weights that are no plain matrices (adapters, quantised ones, experts), or not in place.
         OptionError: unknown ``mlp_weights``.
     """
 
     def __init__(self, model: Model, components: Sequence[Component], mlp_weights: str = "output") -> None:
         if mlp_weights not in MLP_WEIGHTS:
             raise OptionError(f"There are no MLP weights {mlp_weights!r}. {instead_of(mlp_weights, MLP_WEIGHTS)}")
+        model.require_one_device("Gradient magnitude")
+        model.require_weights_in_place("Gradient magnitude")
         self.model, self.components = model, list(components)
         self.groups = model.n_heads // model.n_kv_heads
         self.values = {c.layer: _value_weight(model, c.layer) for c in components if c.site == "heads"}

@@ -12,7 +12,7 @@ from rich.markup import escape
 from assay.audit import Audit, audit_gradients
 from assay.audit.measuring import Choices
 from assay.cli.console import make_console
-from assay.cli.running import TASK_OPTIONS, TaskPrompts, check_common
+from assay.cli.running import TASK_OPTIONS, TaskPrompts, check_common, load_given
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, is_prompt_source, open_prompts
 from assay.data.tasks import TASKS
@@ -22,7 +22,7 @@ from assay.methods.registry import METHODS
 from assay.methods.requirements import require_mean, require_reference
 from assay.methods.sharded import Jobs
 from assay.model import Model
-from assay.model.loading import fingerprint, load
+from assay.model.loading import fingerprint
 from assay.report import describe
 from assay.report.audit import as_json as as_dictionary
 from assay.report.audit import print_audit, write_audit_page
@@ -107,7 +107,7 @@ def loaded(given: dict[str, Any], request: dict[str, Any]) -> Model:
     Raises:
         ModelError: its files changed meanwhile.
     """
-    model = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+    model = load_given(given)
     if fingerprint(given["model"], given["revision"]) != request["model"]:
         raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
     return model
@@ -136,7 +136,20 @@ def _request(
     references: PromptSource | None,
 ) -> dict[str, Any]:
     """What makes two runs the same."""
-    names = (*CHOSEN, "sites", "pruning", "metric", "seed", "align", "chat", "dtype", "device", "force")
+    names = (
+        *CHOSEN,
+        "sites",
+        "pruning",
+        "metric",
+        "seed",
+        "align",
+        "chat",
+        "dtype",
+        "device",
+        "device_map",
+        "max_memory",
+        "force",
+    )
     return {
         "command": "audit",
         "model": fingerprint(given["model"], given["revision"]),

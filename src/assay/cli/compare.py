@@ -35,6 +35,8 @@ def compare_methods(
     chat: options.Chat = False,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
+    device_map: options.DeviceMap = None,
+    max_memory: options.MaxMemory = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,
     ray: options.Ray = None,

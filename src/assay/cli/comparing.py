@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 
 from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts
+from assay.cli.running import TaskPrompts, load_given
 from assay.comparison import EXACT, compare, describe_method, parse_methods, require_comparable
 from assay.data.encoding import require_align
 from assay.data.metrics import metric_named
@@ -22,7 +22,7 @@ from assay.methods.requirements import (
     require_gradient,
 )
 from assay.methods.sharded import Jobs, require_jobs
-from assay.model.loading import DTYPES, fingerprint, load
+from assay.model.loading import DTYPES, fingerprint
 from assay.report import describe
 from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison, setting_of
 from assay.report.comparison_page import write_comparison
@@ -68,6 +68,8 @@ def compare_methods(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         "metric": given["metric"],
         "dtype": given["dtype"],
         "device": given["device"],
+        "device_map": given["device_map"],
+        "max_memory": given["max_memory"],
         "force": given["force"],
     }
     folder = given["out"] or Path("runs") / f"compare-{prompts.name}-{configuration_hash(request)}"
@@ -77,7 +79,7 @@ def compare_methods(given: dict[str, Any], command: str, jobs: Jobs) -> None:
             console.print(f"This comparison is finished already. Folder: {escape(str(folder))}", style="dim")
     else:
         require_writable(folder)
-        loaded = load(given["model"], dtype=given["dtype"], device=given["device"])
+        loaded = load_given(given)
         if not given["as_json"]:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         pairs = prompts.pairs(loaded)

@@ -30,7 +30,8 @@ def processes_for(given: dict[str, Any]) -> Iterator[Crew | int | None]:
     if jobs is None or jobs < 2 or (out is not None and (out / "run.json").exists()):
         yield jobs
         return
-    warm_up = WarmUp(given["model"], given["dtype"], given["device"], given.get("revision"))
+    where = given["device"], given["device_map"], given["max_memory"]
+    warm_up = WarmUp(given["model"], given["dtype"], *where, given.get("revision"))
     with LocalProcesses(jobs, warm_up) as processes:
         processes.start()
         yield processes
@@ -77,12 +78,14 @@ class WarmUp:
     model: str
     dtype: str
     device: str
+    device_map: str | None
+    max_memory: str | None
     revision: str | None
 
     def __call__(self) -> None:
-        import torch
-
         import assay.methods  # noqa: F401  # an order for work is unpickled with it
         from assay.model.loading import DTYPES, LoadAgain
+        from assay.model.spreading import Place
 
-        LoadAgain(self.model, DTYPES[self.dtype], str(torch.device(self.device)), self.revision).warm_up()
+        where = Place.of(self.device, self.device_map, self.max_memory)
+        LoadAgain(self.model, DTYPES[self.dtype], where, self.revision).warm_up()

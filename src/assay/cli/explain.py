@@ -36,6 +36,8 @@ def explain(
     seed: Annotated[int, typer.Option(min=0, help="Of random scores and orders.")] = 0,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
+    device_map: options.DeviceMap = None,
+    max_memory: options.MaxMemory = None,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/explain-HASH.")] = None,

@@ -10,10 +10,11 @@ from typing import Any
 from rich.markup import escape
 
 from assay.cli.console import make_console
+from assay.cli.running import load_given
 from assay.data.readers.rows import read_bytes
 from assay.engine.batches import parse_memory
 from assay.errors import ModelError, OptionError, instead_of
-from assay.model.loading import DTYPES, fingerprint, load
+from assay.model.loading import DTYPES, fingerprint
 from assay.report import describe
 from assay.report.explanations import print_explanations, write_explanations
 from assay.scores import configuration_hash
@@ -53,6 +54,8 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         **asked,
         "dtype": dtype,
         "device": given["device"],
+        "device_map": given["device_map"],
+        "max_memory": given["max_memory"],
     }
     folder = given["out"] or Path("runs") / f"explain-{configuration_hash(request)}"
     console = make_console()
@@ -62,7 +65,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
             console.print("This run is finished already; nothing was computed.", style="dim")
     else:
         require_writable(folder)
-        loaded = load(model, dtype=dtype, device=given["device"], revision=revision)
+        loaded = load_given(given)
         if fingerprint(model, revision) != request["model"]:
             raise ModelError(f"The files of {model} changed while they were read. Run the command again.")
         if not as_json:

@@ -30,7 +30,7 @@ from assay.circuits.registry import edge_method
 from assay.circuits.runs import already_seen
 from assay.circuits.submission import add_to_submission, entry_name
 from assay.cli.console import Interrupted, make_console
-from assay.cli.running import TaskPrompts, check_common, what_is_kept
+from assay.cli.running import TaskPrompts, check_common, load_given, what_is_kept
 from assay.data import PromptPairs
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts
@@ -39,7 +39,7 @@ from assay.errors import DataError, ModelError, OptionError
 from assay.methods.requirements import require_gradient, require_mean, require_reference
 from assay.methods.sharded import Jobs
 from assay.model import Model
-from assay.model.loading import DTYPES, fingerprint, load
+from assay.model.loading import DTYPES, fingerprint
 from assay.report import describe
 from assay.report.circuit_drawing import to_dot
 from assay.report.circuit_page import write_circuit_page
@@ -93,7 +93,7 @@ def _find(
     given: dict[str, Any], prompts: TaskPrompts, references: PromptSource | None, kept: RunFolder, console: Console,
     jobs: Jobs,
 ) -> FoundCircuit:  # fmt: skip
-    model = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+    model = load_given(given)
     assert kept.request is not None
     if fingerprint(given["model"], given["revision"]) != kept.request["model"]:
         raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
@@ -261,7 +261,7 @@ def _request(given: dict[str, Any], prompts: TaskPrompts, references: PromptSour
     level, path = given["level"], given["from"]
     names = (
         "level", "select", "size", "faithfulness", "threshold", "ablation", "completeness", "ungrouped", "seed",
-        "align", "chat", "dtype", "device", "force", *PARAMETERS,
+        "align", "chat", "dtype", "device", "device_map", "max_memory", "force", *PARAMETERS,
     )  # fmt: skip
     made_before = None
     if path is not None:

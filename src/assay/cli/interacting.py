@@ -106,7 +106,8 @@ def _group(given: dict[str, Any], model: Model, pairs: PromptPairs, reference: A
 def _request(given: dict[str, Any], prompts: TaskPrompts, references: PromptSource | None) -> dict[str, Any]:
     """What makes two runs the same."""
     names = (
-        "group", "sites", "exact", "second_order", "ablation", "seed", "align", "chat", "dtype", "device", "force",
+        "group", "sites", "exact", "second_order", "ablation", "seed", "align", "chat", "dtype", "device",
+        "device_map", "max_memory", "force",
     )  # fmt: skip
     return {
         "command": "interactions",

@@ -64,6 +64,17 @@ Chat = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help=f"Of the weights: {', '.join(DTYPES)}.")]
 Device = Annotated[str, typer.Option(help="A torch device.")]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MAP",
+        help="auto, balanced, sequential: spread over all devices. cpu, disk: weights stay in main memory or in their "
+        "files, and come to --device when they are called. Or a .json file: module names and their devices.",
+    ),
+]
+MaxMemory = Annotated[
+    str | None, typer.Option(metavar="LIMITS", help="Of each device, for --device-map: 0=20GiB,cpu=60GiB.")
+]
 Revision = Annotated[str | None, typer.Option(help="Of a hub model: branch, tag or commit.")]
 Memory = Annotated[str, typer.Option(help="Working memory of each process beyond the weights; sets batch sizes.")]
 Jobs = Annotated[

@@ -9,11 +9,11 @@ from typing import Any
 from rich.markup import escape
 
 from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts, check_common
+from assay.cli.running import TaskPrompts, check_common, load_given
 from assay.data.metrics import metric_named
 from assay.methods import METHODS
 from assay.methods.requirements import require_direction
-from assay.model.loading import fingerprint, load
+from assay.model.loading import fingerprint
 from assay.report import describe
 from assay.report.response import print_response, read_response, response_to_dict
 from assay.report.response_page import write_response
@@ -37,7 +37,18 @@ def respond(given: dict[str, Any], command: str) -> None:
     if given["metric"] is not None:
         metric_named(given["metric"])
     prompts = TaskPrompts(given)
-    entries = ("component", "points", "segments", "seed", "align", "chat", "dtype", "device")
+    entries = (
+        "component",
+        "points",
+        "segments",
+        "seed",
+        "align",
+        "chat",
+        "dtype",
+        "device",
+        "device_map",
+        "max_memory",
+    )
     request: dict[str, Any] = {
         "command": "response",
         "model": fingerprint(given["model"], given["revision"]),
@@ -55,7 +66,7 @@ def respond(given: dict[str, Any], command: str) -> None:
             console.print(f"This response is finished already. Folder: {escape(str(folder))}", style="dim")
     else:
         require_writable(folder)
-        loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+        loaded = load_given(given)
         if not as_json:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         options = {name: given[name] for name in ("points", "segments", "metric", "memory", "align", "chat")}

@@ -32,6 +32,8 @@ def response(
     chat: options.Chat = False,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
+    device_map: options.DeviceMap = None,
+    max_memory: options.MaxMemory = None,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/response-TASK-HASH.")] = None,

@@ -90,6 +90,12 @@ def check_common(given: dict[str, Any]) -> None:
         raise OptionError(f"--top must be at least 1, not {given['top']}.")
 
 
+def load_given(given: dict[str, Any]) -> Model:
+    """The model that a command's options name, where they say."""
+    names = ("dtype", "device", "device_map", "max_memory", "revision")
+    return load(given["model"], **{name: given[name] for name in names if name in given})
+
+
 def carry_out(
     console: Console,
     given: dict[str, Any],
@@ -122,7 +128,7 @@ def carry_out(
         if kept.plan is not None:
             console.print(f"Going on in {escape(str(folder))}: {kept.progress} there.")
         try:
-            loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+            loaded = load_given(given)
             if fingerprint(given["model"], given["revision"]) != request["model"]:
                 raise ModelError(f"The files of {given['model']} changed while they were read. Run the command again.")
             console.print(escape(describe(loaded)), style="dim", highlight=False)

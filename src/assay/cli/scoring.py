@@ -102,7 +102,21 @@ def _request(given: dict[str, Any], prompts: TaskPrompts, references: PromptSour
         "method": method.name,
         "metric": given["metric"] or prompts.metric,
         "direction": require_direction(method, given["direction"]),
-        **{name: given[name] for name in ("seed", "sites", "align", "chat", "dtype", "device", "skip", "force")},
+        **{
+            name: given[name]
+            for name in (
+                "seed",
+                "sites",
+                "align",
+                "chat",
+                "dtype",
+                "device",
+                "device_map",
+                "max_memory",
+                "skip",
+                "force",
+            )
+        },
     }
     request.update(method.parameters)
     if method.uses_means:

@@ -40,6 +40,8 @@ def screen(
     chat: options.Chat = False,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
+    device_map: options.DeviceMap = None,
+    max_memory: options.MaxMemory = None,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,

@@ -47,7 +47,10 @@ def screen(given: dict[str, Any], command: str, jobs: Jobs) -> None:
         "task": prompts.description,
         "metric": given["metric"] or prompts.metric,
         "direction": direction,
-        **{name: given[name] for name in ("seed", "sites", "align", "chat", "dtype", "device", "force")},
+        **{
+            name: given[name]
+            for name in ("seed", "sites", "align", "chat", "dtype", "device", "device_map", "max_memory", "force")
+        },
         **vars(asked),
     }
     folder = given["out"] or Path("runs") / f"screen-{prompts.name}-{configuration_hash(without(request, LIMIT))}"

@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 
 from assay.cli.console import make_console
-from assay.cli.running import TaskPrompts, check_common
+from assay.cli.running import TaskPrompts, check_common, load_given
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, open_prompts
 from assay.errors import OptionError
@@ -19,7 +19,7 @@ from assay.interactions import self_repair as measure_self_repair
 from assay.interactions.compensation import ablation_method, compensation
 from assay.interactions.self_repair import METHOD, Limits
 from assay.methods.requirements import require_gradient, require_mean, require_reference
-from assay.model.loading import fingerprint, load
+from assay.model.loading import fingerprint
 from assay.report import describe
 from assay.report.places import print_folder
 from assay.report.self_repair import as_json as as_dictionary
@@ -44,7 +44,7 @@ def carry_out(given: dict[str, Any], command: str) -> None:
             console.print(f"This run is finished already. Folder: {escape(str(folder))}", style="dim")
     else:
         require_writable(folder)
-        loaded = load(given["model"], dtype=given["dtype"], device=given["device"], revision=given["revision"])
+        loaded = load_given(given)
         if not as_json:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         pairs = prompts.pairs(loaded)
@@ -87,7 +87,7 @@ def _request(given: dict[str, Any], prompts: TaskPrompts, references: PromptSour
     """What makes two runs the same."""
     names = (
         "threshold", "relative", "temperature", "rerun", "components",
-        "seed", "align", "chat", "dtype", "device", "force",
+        "seed", "align", "chat", "dtype", "device", "device_map", "max_memory", "force",
     )  # fmt: skip
     return {
         "command": "self-repair",

@@ -59,8 +59,8 @@ def changes(response: Response, *, through_softmax: bool) -> list[Change]:
             # Heads do not touch each other before their outputs, so all are patched at once.
             mask = response.batch.mask(position)
             moved = delta if mask is None else delta * mask.view(*mask.shape, 1, 1)
-            outputs = _head_outputs(response, site, layer, moved)
-            found.append(Change(site, ("heads", layer), outputs - response.base.heads[layer], group))
+            change = _head_outputs(response, site, layer, moved) - response.base.heads[layer]
+            found.append(Change(site, ("heads", layer), change.to(response.model.device), group))
     return found
 
 
@@ -68,9 +68,9 @@ def changes(response: Response, *, through_softmax: bool) -> list[Change]:
 def _head_outputs(response: Response, site: str, layer: int, delta: Tensor) -> Tensor:
     """(R, T, H, D) of the base run with the layer's queries or keys moved by delta."""
     model, base = response.model, response.base
-    rows = torch.arange(response.batch.rows, device=model.device)
+    rows = torch.arange(response.batch.rows, device=model.layers[layer].device)
     args, kwargs = base.arguments[layer].select(rows, 0)
-    tap = _Moving(site, delta)
+    tap = _Moving(site, delta.to(rows.device))
     with tapped(model.hf, tap), model.frozen():
         try:
             model.layers[layer].module(base.residuals[layer], *args, **kwargs)

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from assay.engine.replay import Activations
 from assay.model import Model
 from assay.model.norms import frozen_norm
+from assay.model.placement import weight_of
 
 
 def count_sources(model: Model) -> int:
@@ -26,10 +27,9 @@ def count_sources(model: Model) -> int:
 
 def linear_map(module: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weights (width, out) and bias (out,) of a linear map, whichever class it is: adapters are asked for theirs."""
-    if type(module) is nn.Linear:
-        return module.weight.T, module.bias
-    if type(module) is Conv1D:
-        return cast(Tensor, module.weight), cast(Tensor, module.bias)
+    if type(module) in (nn.Linear, Conv1D):
+        weight = cast(Tensor, weight_of(module, "weight"))
+        return weight.T if type(module) is nn.Linear else weight, weight_of(module, "bias")
     with torch.no_grad():
         bias: Tensor = module(torch.zeros(1, width, dtype=like.dtype, device=like.device))[0]
         return module(torch.eye(width, dtype=like.dtype, device=like.device)) - bias, bias

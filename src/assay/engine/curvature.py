@@ -177,7 +177,7 @@ class _Kind:
             for part, gradient, factor in zip(self.parts, self.gradients, self.factors, strict=True):
                 if gradient.requires_grad:
                     v = part.direction(signs) * factor
-                    along = along + (as_units(self.site, gradient) * v.to(gradient.dtype)).sum()
+                    along = along + (as_units(self.site, gradient) * v.to(gradient)).sum().to(along.device)
             if not along.requires_grad:
                 return torch.zeros_like(signs)  # a straight line in every component
             products = torch.autograd.grad(along, self.tensors, retain_graph=True, allow_unused=True)
@@ -209,7 +209,8 @@ class _Kind:
         products = torch.zeros(shape, dtype=torch.float64, device=self.response.model.device)
         for part, gradient, factor in zip(self.parts, gradients, self.factors, strict=True):
             if gradient is not None:  # else nothing that was probed bends along these
-                part.add_products(as_units(self.site, gradient.detach()) * factor, products)
+                there = gradient.detach().to(products.device)
+                part.add_products(as_units(self.site, there) * factor, products)
         return products
 
 

@@ -18,7 +18,7 @@ def gradients_dropping(
 ) -> Iterator[dict[tuple[str, int], Tensor]]:
     """Gradients (R, T, U, D) at the wanted (site, layer) pairs, once for each layer in ``dropped``.
 
-    In that layer's pass nothing flows back through what its attention and MLP add (None: everything does).
+    They are on the model's device. In that layer's pass nothing flows back through what its attention and MLP add (None: everything does).
 
     Raises:
         InterventionError: the metric does not depend on a site.
@@ -46,6 +46,6 @@ def gradients_dropping(
             require_dependence(*place, found=gradient is not None)
             if place in (("attention", layer), ("mlps", layer)):
                 gradient = torch.zeros_like(gradient)  # autograd takes it before the hook cuts it
-            of_units = unscaled(as_units(place[0], gradient), scale) * factor
+            of_units = unscaled(as_units(place[0], gradient).to(model.device), scale) * factor
             found[place] = F.pad(of_units, (0, 0, 0, 0, start, 0))  # nothing is patched before
         yield found

@@ -33,7 +33,7 @@ def stream_gradients(
     Args:
         recording: of the base run, with its graph, of t positions from ``start`` on.
         wanted: the (site, layer) pairs whose gradients are wanted.
-        receive: gets a pair and its gradient (R, t, U, D), in the order of the backward pass.
+        receive: gets a pair and its gradient (R, t, U, D) on the model's device, in the order of the backward pass.
 
     Returns:
         (R,) metric values.
@@ -46,7 +46,7 @@ def stream_gradients(
     def handing_over(place: Place, factor: float) -> Callable[[Tensor], None]:
         def hand_over(gradient: Tensor) -> None:
             waiting.remove(place)
-            receive(place, unscaled(as_units(place[0], gradient), scale) * factor)
+            receive(place, unscaled(as_units(place[0], gradient).to(model.device), scale) * factor)
 
         return hand_over
 

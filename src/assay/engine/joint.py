@@ -321,14 +321,14 @@ class _GroupTap(ReplayTap):
         patches = [self.patches[number] for number in numbers]
         rows, units = self.rows[[p.lane for p in patches]], [p.component.unit or 0 for p in patches]
         here, there = (
-            values[:, self.start :][rows, :, units]
+            values[:, self.start :][rows.to(values.device), :, units].to(self.device)
             for values in (self.recording.site(site, self.layer), self.replay.source(site, self.layer))
         )
         self._require_recorded(patches, before_PtD, here)
         for number in numbers:
             self.fired[number] += 1
         precision = torch.promote_types(before_PtD.dtype, torch.float32)
-        strength = self.strength[numbers].to(precision).view(-1, 1, 1)
+        strength = self.strength[numbers].to(here.device, precision).view(-1, 1, 1)
         return torch.lerp(before_PtD.to(precision), there.to(precision), strength).to(before_PtD.dtype)
 
     def _require_recorded(self, patches: list[_Patch], before: Tensor, here: Tensor) -> None:

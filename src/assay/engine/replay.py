@@ -121,8 +121,10 @@ class ReplayTap:
     def __init__(self, replay: Replay, lanes: list[Lane], strength: Tensor) -> None:
         self.replay, self.model, self.recording, self.start = replay, replay.model, replay.recording, replay.start
         self.lanes, self.strength = lanes, strength
-        self.rows = torch.tensor([lane.row for lane in lanes], device=replay.model.device)
         self.layer = -1
+        self._devices = [*(layer.device for layer in replay.model.layers), replay.model.device]
+        rows = torch.tensor([lane.row for lane in lanes], device=replay.model.device)
+        self._rows = {device: rows.to(device) for device in dict.fromkeys(self._devices)}
         self.begun = 0
         self.at_layer: defaultdict[int, list[int]] = defaultdict(list)
         for number, lane in enumerate(lanes):
@@ -134,6 +136,16 @@ class ReplayTap:
         self.seeks_keys_and_values = False
         self.keys_and_values: tuple[Tensor, Tensor] | None = None
         """Of all positions, where the last layer runs at some of them only."""
+
+    @property
+    def device(self) -> torch.device:
+        """Of the layer that is run."""
+        return self._devices[self.layer]
+
+    @property
+    def rows(self) -> Tensor:
+        """(N,) of the lanes, where the layer is."""
+        return self._rows[self.device]
 
     # Layers
 
@@ -150,8 +162,9 @@ class ReplayTap:
             self.joining.setdefault(component.site, []).append(lane)
         if count:
             fresh = self.recording.residuals[layer][self.rows[first : self.begun], self.start :]
-            hidden = fresh if hidden is None else torch.cat([hidden, fresh])
+            hidden = fresh if hidden is None else torch.cat([hidden.to(self.device), fresh])
         assert hidden is not None
+        hidden = hidden.to(self.device)
         for site in ("residual-pre", "residual-post", "embeddings"):
             # A residual stream after one layer is the one before the next; no lane does both at once here.
             if lanes := self.joining.get(site):
@@ -269,7 +282,7 @@ class ReplayTap:
     def _between(self, here: Tensor, there: Tensor, lanes: list[int]) -> Tensor:
         """Base + strength x (source - base), in float32 or better: the strength's gradient is a sum over the site."""
         precision = torch.promote_types(here.dtype, torch.float32)
-        strength = self.strength[lanes].to(precision).view(-1, *[1] * (here.ndim - 1))
+        strength = self.strength[lanes].to(here.device, precision).view(-1, *[1] * (here.ndim - 1))
         return torch.lerp(here.to(precision), there.to(precision), strength).to(here.dtype)
 
     def _attention_to(self, target: Tensor, lanes: list[int]) -> Tensor:
@@ -295,7 +308,7 @@ class ReplayTap:
         layer = self.layer - 1 if site == "residual-post" else self.layer
         rows, units = self.rows[lanes], [self._unit(lane) for lane in lanes]
         here, there = (
-            values[:, self.start :][rows, :, units].unsqueeze(2)
+            values[:, self.start :][rows.to(values.device), :, units].unsqueeze(2).to(self.device)
             for values in (self.recording.site(site, layer), self.replay.source(site, layer))
         )
         return here, there
@@ -304,14 +317,16 @@ class ReplayTap:
         """The residual stream that the model makes of patched token embeddings, from ``start`` on."""
         rows = self.rows[lanes]
         here, there = (
-            values[rows, :, 0] for values in (self.recording.site("embeddings", 0), self.replay.source("embeddings", 0))
+            values[rows.to(values.device), :, 0].to(self.device)
+            for values in (self.recording.site("embeddings", 0), self.replay.source("embeddings", 0))
         )
         target = self._between(here, there, lanes)
         for lane in lanes:
             self.fired[lane] += 1
         whole = torch.zeros_like(here[:, : self.start])  # positions before ``start`` are not looked at
         kept = self._at_positions(lanes, target[:, self.start :].unsqueeze(2), here[:, self.start :].unsqueeze(2))
-        return first_residual(self.model, embeddings=torch.cat([whole, kept.squeeze(2)], dim=1))[:, self.start :]
+        patched = first_residual(self.model, embeddings=torch.cat([whole, kept.squeeze(2)], dim=1))
+        return patched[:, self.start :].to(self.device)
 
     def _at_positions(self, lanes: list[int], target: Tensor, before: Tensor) -> Tensor:
         masks = [self.replay.masks(component) if (component := self.lanes[lane].component) else None for lane in lanes]
@@ -321,7 +336,7 @@ class ReplayTap:
             [
                 torch.ones(target.shape[1], dtype=torch.bool, device=target.device)
                 if mask is None
-                else mask[self.lanes[lane].row, self.start :]
+                else mask[self.lanes[lane].row, self.start :].to(target.device)
                 for lane, mask in zip(lanes, masks, strict=True)
             ]
         )

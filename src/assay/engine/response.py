@@ -183,8 +183,9 @@ class Response:
         return groups
 
     def delta(self, site: str, layer: int) -> Tensor:
-        """Source - base, (R, T, U, D)."""
-        delta = self.source(site, layer) - self.base.site(site, layer)
+        """Source - base, (R, T, U, D), on the model's device."""
+        base = self.base.site(site, layer)
+        delta = (self.source(site, layer).to(base.device) - base).to(self.model.device)
         if self._equal_beginnings:
             # Exactly, not up to rounding: causal attention cannot tell the prompts apart here.
             before = torch.arange(delta.shape[1], device=delta.device) < self.batch.starts.unsqueeze(1)
@@ -298,7 +299,7 @@ class Response:
 
         def meet(place: Place, gradient: Tensor) -> None:
             delta = self.delta(*place)[:, start:]
-            products = (gradient.double() * delta.double()).sum(3)
+            products = (gradient.to(delta.device).double() * delta.double()).sum(3)
             slopes[numbers[place]] = self.reduce(F.pad(products, (0, 0, start, 0)), numbers[place])
 
         self.source(*next(iter(numbers)))  # may run the model, which must not happen within a backward pass

@@ -80,7 +80,7 @@ class Means:
         answer_length = batch.targets.positions.shape[1]
         lengths = (batch.positions - answer_length + 1, answer_length)
         mean = self.means[site, layer, lengths if self.over == "position" else EVERYWHERE]
-        return mean.to(value.dtype).expand_as(value)
+        return mean.to(value).expand_as(value)
 
 
 def averaged_groups(

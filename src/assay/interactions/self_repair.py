@@ -100,6 +100,7 @@ def self_repair(
         AssayError: as `assay.measure`.
     """
     limits = Limits(threshold, relative, temperature, rerun)
+    model.require_one_device("Self-repair")
     with prepared(METHOD, model, pairs, sites="heads", seed=seed, **options) as run:
         cost = CostMeter()
         baseline, measured = run.measure_baseline(cost, by_start=False, force=force)

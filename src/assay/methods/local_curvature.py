@@ -38,7 +38,8 @@ def with_local_curvature(response: Response, _: Setting) -> Tensor:
         slope, at_output = gradients[i], gradients[len(layers) + i]
         require_dependence(SITE, layer, found=slope is not None and at_output is not None)
         change = delta[:, start:].squeeze(3).double()
-        terms = slope.double() * change + at_output.double() * bends[i].double() * change.square() / 2
+        slope, at_output, bend = (part.to(change) for part in (slope, at_output, bends[i]))
+        terms = slope * change + at_output * bend * change.square() / 2
         estimates[numbers] = response.reduce(F.pad(terms, (0, 0, start, 0)), numbers)
     response.advance(estimates.numel())
     return estimates

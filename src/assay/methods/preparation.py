@@ -229,6 +229,8 @@ def prepared(
                 f"{method.name} adds up what components write; hooks or replaced forward methods in {model.name} would "
                 "be missed. Remove them, or use activation-patching."
             )
+        if method.takes_model_apart:
+            model.require_one_device(method.name)
         setting = Setting(model, rows, components, chosen, seed, mean, references, budget, CostMeter(), align)
         configuration: dict[str, Any] = {
             "model": {

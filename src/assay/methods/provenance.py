@@ -11,6 +11,7 @@ import torch
 
 from assay.errors import WorkerError
 from assay.model import Model
+from assay.model.placement import map_of
 
 
 def describe_model(model: Model, weight_hash: str) -> dict[str, Any]:
@@ -34,6 +35,9 @@ def describe_environment(model: Model) -> dict[str, Any]:
         "versions": _versions(),
         "platform": platform.platform(),
         "device": str(model.device),
+        "devices": [str(device) for device in model.devices],
+        "device_map": map_of(model.hf),
+        "offloaded": model.is_offloaded,
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from assay.errors import ModelError
 from assay.model.model import Model
+from assay.model.placement import weight_of
 from assay.model.recording import Recording, record
 
 LIMITS = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -114,7 +115,7 @@ def probe_ids(model: Model, prompts: int = 3, positions: int = 7) -> Tensor:
 
 def relative_difference(expected: Tensor, found: Tensor) -> float:
     """|found - expected| / |expected| in the Euclidean norm; 0 if both are 0."""
-    difference = (found.double() - expected.double()).norm()
+    difference = (found.double().to(expected.device) - expected.double()).norm()
     return 0.0 if difference == 0 else (difference / expected.double().norm()).item()
 
 
@@ -140,7 +141,7 @@ def _head_sum(model: Model, recording: Recording, layer: int) -> tuple[Tensor, T
     z = recording.heads[layer]
     contributions = model.head_contributions(layer, z).sum(2)
     projection = found.output_projection
-    bias = getattr(projection, "bias", None)
+    bias = weight_of(projection, "bias")
     if not isinstance(bias, Tensor):
         return recording.attentions[layer] * model.residual_multiplier, contributions
     if found.has_attention_post_norm:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from assay.model.checks import require_sound
 from assay.model.families import family_of
 from assay.model.model import Model
 from assay.model.quiet import quiet_transformers
+from assay.model.spreading import Place
 from assay.model.wheels import cache_folder, dequantise, dequantised_folder, dequantised_path, sha256_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,6 +31,8 @@ def load(
     *,
     dtype: str | torch.dtype = "float32",
     device: str | torch.device = "cpu",
+    device_map: str | Mapping[str, Any] | None = None,
+    max_memory: Mapping[Any, Any] | None = None,
     revision: str | None = None,
     check: bool = True,
 ) -> Model:
@@ -36,18 +40,22 @@ def load(
 
     Args:
         source: a short name (``assay list models``), a local Hugging Face folder, a GGUF file, a hub id,
-            or a ``PreTrainedModel`` already in memory (used as it is: dtype, device and revision do not apply),
-            which may be wrapped by PEFT.
+            or a ``PreTrainedModel`` already in memory (used as it is: dtype, device, device_map and revision do not
+            apply), which may be wrapped by PEFT and spread or offloaded by accelerate.
         tokenizer: needed with a ``PreTrainedModel`` whose prompts are text.
         dtype: of the weights: float32 (default, whatever the checkpoint holds), float64, bfloat16 or float16. Of a
             quantised checkpoint: of what is not quantised.
         device: a torch device.
+        device_map: ``auto``, ``balanced`` or ``sequential``: accelerate spreads the layers over all devices;
+            ``cpu`` or ``disk``: weights stay in main memory or in their files, and each part comes to ``device`` when
+            it is called; or names of modules and their devices, as transformers takes them.
+        max_memory: of each device, such as ``{0: "20GiB", "cpu": "60GiB"}``; for ``device_map``.
         revision: of a hub id: branch, tag or commit.
         check: run the checks of `assay.model.checks` that ``assay doctor`` prints.
 
     Raises:
         ModelError: unknown source, unsupported architecture, or a failed check.
-        OptionError: an unknown dtype or device.
+        OptionError: an unknown dtype or device, or a device map that cannot be laid out.
     """
     if hasattr(source, "get_base_model") and hasattr(source, "peft_config"):
         if any(config.is_prompt_learning for config in source.peft_config.values()):
@@ -59,10 +67,9 @@ def load(
         name = str(getattr(source.config, "_name_or_path", "") or type(source).__name__)
         model = Model(source, tokenizer, name=name, origin={"kind": "in memory"})
     else:
-        model = _load_from(str(source), tokenizer, _dtype(dtype), _device(device), revision)
-        model.load_again = LoadAgain(
-            str(source), _dtype(dtype), str(_device(device)), model.origin.get("commit", revision), tokenizer
-        )
+        where = Place.of(device, device_map, max_memory)
+        model = _load_from(str(source), tokenizer, _dtype(dtype), where, revision)
+        model.load_again = LoadAgain(str(source), _dtype(dtype), where, model.origin.get("commit", revision), tokenizer)
     if check:
         require_sound(model)
     return model
@@ -77,7 +84,7 @@ class LoadAgain:
 
     source: str
     dtype: torch.dtype
-    device: str
+    where: Place
     revision: str | None = None
     tokenizer: PreTrainedTokenizerBase | None = None
 
@@ -93,8 +100,7 @@ class LoadAgain:
 
 @lru_cache(maxsize=1)
 def _loaded_once(again: LoadAgain) -> Model:
-    dtype, device = again.dtype, torch.device(again.device)
-    model = _load_from(again.source, again.tokenizer, dtype, device, again.revision)
+    model = _load_from(again.source, again.tokenizer, again.dtype, again.where, again.revision)
     model.load_again = again
     return model
 
@@ -126,31 +132,31 @@ def _load_from(
     source: str,
     tokenizer: PreTrainedTokenizerBase | None,
     dtype: torch.dtype,
-    device: torch.device,
+    where: Place,
     revision: str | None,
 ) -> Model:
     entry = CATALOGUE.get(source)
     if entry is not None:
         folder = entry.folder or dequantised_folder(entry)
         return _load_folder(
-            folder, source, {"kind": "short name", "description": entry.description}, tokenizer, dtype, device
+            folder, source, {"kind": "short name", "description": entry.description}, tokenizer, dtype, where
         )
     path = Path(source).expanduser()
     if path.suffix == ".gguf" or path.is_file():
-        return _load_gguf(path, source, tokenizer, dtype, device)
+        return _load_gguf(path, source, tokenizer, dtype, where)
     if path.is_dir():
-        return _load_folder(path, source, {"kind": "folder", "path": str(path)}, tokenizer, dtype, device)
+        return _load_folder(path, source, {"kind": "folder", "path": str(path)}, tokenizer, dtype, where)
     if path.is_absolute() or source.startswith((".", "~")) or source.count("/") != 1:
         raise ModelError(
             f"There is no model {source!r}: no such folder or file, and not a short name. "
             f"{instead_of(source, CATALOGUE)} A hub id has the form owner/name."
         )
     origin = {"kind": "hub", "revision": revision or "main"}
-    return _load_folder(source, source, origin, tokenizer, dtype, device, revision)
+    return _load_folder(source, source, origin, tokenizer, dtype, where, revision)
 
 
 def _load_gguf(
-    path: Path, name: str, tokenizer: PreTrainedTokenizerBase | None, dtype: torch.dtype, device: torch.device
+    path: Path, name: str, tokenizer: PreTrainedTokenizerBase | None, dtype: torch.dtype, where: Place
 ) -> Model:
     if not path.is_file():
         raise ModelError(f"There is no file {path}.")
@@ -167,7 +173,7 @@ def _load_gguf(
                 (Path(scratch) / "converted").rename(folder)
         except OSError as error:
             raise ModelError(f"Cannot keep the dequantised {path.name} in {folder.parent}: {error}") from error
-    return _load_folder(folder, name, {"kind": "gguf", "path": str(path), "sha256": digest}, tokenizer, dtype, device)
+    return _load_folder(folder, name, {"kind": "gguf", "path": str(path), "sha256": digest}, tokenizer, dtype, where)
 
 
 def _load_folder(
@@ -176,7 +182,7 @@ def _load_folder(
     origin: dict[str, str],
     tokenizer: PreTrainedTokenizerBase | None,
     dtype: torch.dtype,
-    device: torch.device,
+    where: Place,
     revision: str | None = None,
 ) -> Model:
     options: dict[str, Any] = {"trust_remote_code": False}
@@ -192,7 +198,8 @@ def _load_folder(
         config = _attempt(lambda: AutoConfig.from_pretrained(location, **options), name, "configuration")
         family_of(config)  # refuse by name before anything large is read
         if getattr(config, "quantization_config", None) is not None:
-            options["device_map"] = str(device)  # many quantised models cannot be moved once they are loaded
+            options["device_map"] = where.device  # many quantised models cannot be moved once they are loaded
+        options |= where.options(config)
         hf, report = _attempt(
             lambda: AutoModelForCausalLM.from_pretrained(location, dtype=dtype, output_loading_info=True, **options),
             name,
@@ -209,9 +216,9 @@ def _load_folder(
     if commit:
         origin = {**origin, "commit": commit}
     try:
-        hf = hf if "device_map" in options else hf.to(device)
+        hf = hf if "device_map" in options else where.put(hf)
     except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"Cannot put {name} on device {str(device)!r}: {error}") from error
+        raise OptionError(f"Cannot put {name} on device {where.device!r}: {error}") from error
     return Model(hf.eval(), tokenizer, name=name, origin=origin)
 
 
@@ -246,10 +253,3 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     if dtype not in DTYPES:
         raise OptionError(f"There is no dtype {dtype!r}. {instead_of(dtype, DTYPES)}")
     return DTYPES[dtype]
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise OptionError(f"There is no device {device!r}: {str(error).splitlines()[0]}") from error

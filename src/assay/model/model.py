@@ -19,6 +19,7 @@ from transformers.utils import output_capturing
 from assay.errors import ModelError
 from assay.model.families import Family, family_of
 from assay.model.norms import frozen_norm
+from assay.model.placement import execution_device, is_offloaded, moves_only, weight_of, weights_of
 from assay.model.quantisation import kind_of, quantisation_of, stored
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class Layer:
     neuron_output: nn.Module | None
     """None in layers of experts."""
     neuron_input_is_fused: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layer computes."""
+        return execution_device(self.module)
 
     @property
     def has_attention_post_norm(self) -> bool:
@@ -158,7 +164,19 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.unembedding.weight.device
+        """Where the unembedding computes: prompts, logits and results are there."""
+        return execution_device(self.unembedding)
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """All that layers, embedding and unembedding compute on."""
+        first = execution_device(self.embedding)
+        return list(dict.fromkeys([first, *(layer.device for layer in self.layers), self.device]))
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether some weights are there only while their module is called."""
+        return is_offloaded(self.hf)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -195,14 +213,17 @@ class Model:
             normed = normed if projection is None else projection(normed)
         head = self.unembedding
         logits: Tensor
+        normed = normed.to(self.device)
         is_plain = type(head) is nn.Linear and kind_of(head) is None
         if tokens is None or _is_changed(head) or _global_hooks() or not is_plain:
             logits = head(normed)
             logits = logits if tokens is None else logits.gather(-1, tokens)
         else:
-            logits = (head.weight[tokens] @ normed.unsqueeze(-1)).squeeze(-1)
-            if head.bias is not None:
-                logits = logits + head.bias[tokens]
+            weight, bias = (weight_of(head, name) for name in ("weight", "bias"))
+            assert weight is not None
+            logits = (weight[tokens] @ normed.unsqueeze(-1)).squeeze(-1)
+            if bias is not None:
+                logits = logits + bias[tokens]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return self._scaled(logits)
 
@@ -241,12 +262,35 @@ class Model:
 
     # Guards
 
+    def require_one_device(self, what: str) -> None:
+        """Refuse what puts values of several layers together where they lie.
+
+        Raises:
+            ModelError: layers are on several devices.
+        """
+        if len(self.devices) > 1:
+            raise ModelError(
+                f"{what} needs the model on one device; {self.name} is spread over "
+                f"{', '.join(map(str, self.devices))}. Load it on one (device_map cpu or disk saves memory), or use a "
+                "method that patches or differentiates: activation-patching, attribution-patching, hvp, gim."
+            )
+
+    def require_weights_in_place(self, what: str) -> None:
+        """Refuse what needs the weights themselves, and not only what they do.
+
+        Raises:
+            ModelError: some are there only while their module is called.
+        """
+        if self.is_offloaded:
+            raise ModelError(f"{what} needs all weights in place; those of {self.name} are offloaded. Load it whole.")
+
     def modules_in_training_mode(self) -> list[tuple[str, nn.Module]]:
         return [(name, module) for name, module in self.hf.named_modules() if module.training]
 
     def require_ready(self) -> None:
         """Raise if dropout (the module is named), autocast or inference mode would spoil the numbers."""
-        if torch.is_autocast_enabled(self.device.type):
+        kind = self.device.type
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             raise ModelError("torch.autocast is active. Leave it; choose the precision with dtype= at load instead.")
         if torch.is_inference_mode_enabled() or self.unembedding.weight.is_inference():
             raise ModelError("torch.inference_mode is active, or the weights were made in it; gradients need neither.")
@@ -282,20 +326,16 @@ class Model:
     @property
     def weight_hash(self) -> str:
         """SHA-256 over names, dtypes, shapes and bytes of all weights as they are now."""
-        weights = (*self.hf.parameters(), *self.hf.buffers())
+        weights = {id(tensor): tensor for _, tensor in weights_of(self.hf)}.values()
         # Whatever is changed through ``.data`` raises no version, so the content is looked at as well, quickly.
-        state = tuple(
-            (part.data_ptr(), part._version, zlib.crc32(_bytes_of(part)))
-            for weight in weights
-            for part in stored(weight)
-        )
+        state = tuple((part._version, zlib.crc32(_bytes_of(part))) for weight in weights for part in stored(weight))
         if self._hashed is None or self._hashed[0] != state:
             self._hashed = state, self._hash_weights()
         return self._hashed[1]
 
     def _hash_weights(self) -> str:
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.hf.state_dict().items()):
+        for name, tensor in sorted(weights_of(self.hf), key=lambda item: item[0]):
             if not isinstance(tensor, Tensor):
                 raise ModelError(f"{name} of {self.name} is a {type(tensor).__name__}, which cannot be hashed.")
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -371,7 +411,7 @@ def _is_changed(module: nn.Module) -> bool:
     forward = vars(module).get("forward")
     while forward is not None and getattr(forward, "__module__", None) == BACKWARD_RULES:
         forward = forward.replaced
-    return _has_hooks(module) or forward is not None
+    return _has_hooks(module) or (forward is not None and not moves_only(module))
 
 
 def _global_hooks() -> bool:

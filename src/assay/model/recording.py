@@ -31,6 +31,14 @@ class LayerArguments:
     batch: int
     positions: int
 
+    def on(self, device: torch.device) -> LayerArguments:
+        """The same arguments, on a device."""
+        return replace(
+            self,
+            positional=_on(self.positional, device),
+            keyword={name: _on(value, device) for name, value in self.keyword.items()},
+        )
+
     def select(self, rows: Tensor, start: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for these rows of the batch, from position ``start`` on (keys stay whole)."""
         positional = tuple(self._cut(value, rows, start, f"#{i + 1}") for i, value in enumerate(self.positional))
@@ -60,9 +68,18 @@ class LayerArguments:
         )
 
 
+def _on(value: Any, device: torch.device) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_on(part, device) for part in value)
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
 @dataclass
 class Recording:
-    """A forward pass over ids (B, T). Lists have one entry per layer; ``residuals`` one more."""
+    """A forward pass over ids (B, T). Lists have one entry per layer; ``residuals`` one more.
+
+    What was recorded at a layer is on the device that the layer computes on, the last residual stream on the model's.
+    """
 
     ids: Tensor
     residual_multiplier: float = 1.0
@@ -176,6 +193,7 @@ def record(
     recording = Recording(ids, model.residual_multiplier)
     mask = torch.ones_like(ids) if attention_mask is None else attention_mask
     shape = ids.shape
+    devices = [layer.device for layer in model.layers] + [model.device]
 
     def embedded(_: nn.Module, __: Any, output: Tensor) -> Tensor:
         if gradients:
@@ -184,13 +202,17 @@ def record(
         return output
 
     def before_layer(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hidden = args[0] if args else kwargs.pop("hidden_states")
+        device = devices[len(recording.arguments)]
+        hidden = (args[0] if args else kwargs.pop("hidden_states")).to(device)
+        arguments = LayerArguments(args[1:], kwargs, *shape).on(device)
         recording.residuals.append(hidden)
-        recording.arguments.append(LayerArguments(args[1:], kwargs, *shape))
-        return (hidden, *args[1:]), kwargs
+        recording.arguments.append(arguments)
+        return (hidden, *arguments.positional), arguments.keyword
 
-    def before_final_norm(_: nn.Module, args: tuple[Any, ...]) -> None:
-        recording.residuals.append(args[0])
+    def before_final_norm(_: nn.Module, args: tuple[Any, ...]) -> Any:
+        end = args[0].to(model.device)
+        recording.residuals.append(end)
+        return (end, *args[1:])
 
     with watched(model, recording, RecordingTap(recording), keep, gradients=gradients), ExitStack() as hooks:
         hooks.enter_context(removed(model.embedding.register_forward_hook(embedded)))

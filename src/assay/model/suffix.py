@@ -75,11 +75,12 @@ def record_suffix(
         with removed(model.embedding.register_forward_hook(embedded)):
             hidden = first_residual(model, ids=ids)[:, start:].contiguous()  # GPT-2 asks for it
         for layer in model.layers:
+            hidden = hidden.to(layer.device)
             recording.residuals.append(hidden)
-            args, kwargs = beginning.arguments[layer.index].select(rows, start)
+            args, kwargs = beginning.arguments[layer.index].select(rows.to(hidden.device), start)
             output = layer.module(hidden, *args, **kwargs)
             hidden = output[0] if isinstance(output, tuple) else output
-        recording.residuals.append(hidden)
+        recording.residuals.append(hidden.to(model.device))
     require_complete(model, recording)
     return recording
 

@@ -137,6 +137,7 @@ def explain_all(
     keys_of(curves)
     limit = parse_memory(memory)
     model.require_ready()
+    model.require_one_device("Token attribution")
     for method in chosen:
         require_suited(method, model)
     with exclusive(model.hf):

@@ -15,14 +15,14 @@ from assay.model.surrogates import first_order_only, with_gradient_of
 Forward = Callable[..., Any]
 
 
-def as_identity(name: str, forward: Forward, dtype: torch.dtype, device: torch.device) -> Forward:
+def as_identity(name: str, forward: Forward, dtype: torch.dtype) -> Forward:
     """An activation function's forward method, with f(x) / x as its derivative; at 0, what that tends to.
 
     Raises:
         ModelError: f(0) is not 0, so that f(x) / x has no limit.
     """
     with torch.enable_grad():
-        zero = torch.zeros((), dtype=dtype, device=device, requires_grad=True)
+        zero = torch.zeros((), dtype=dtype, requires_grad=True)  # activation functions have no weights, so no device
         at_zero = forward(zero)
         (slope,) = torch.autograd.grad(at_zero, zero)
     if at_zero.item() != 0:
@@ -33,7 +33,7 @@ def as_identity(name: str, forward: Forward, dtype: torch.dtype, device: torch.d
         if not torch.is_grad_enabled():
             return value
         with torch.no_grad():
-            ratio = torch.where(x == 0, slope, value / x)
+            ratio = torch.where(x == 0, slope.to(x.device), value / x)
         return with_gradient_of(value, x * ratio)
 
     return identity

@@ -39,7 +39,7 @@ class Installation:
         self._on = ExitStack()
         for name, norm in self._norms:
             inside = (name, norm) in self._parts.qk_norms
-            require_frozen(name, norm, model.d_head if inside else model.d_model, model.dtype, model.device)
+            require_frozen(name, norm, model.d_head if inside else model.d_model, model.dtype)
 
     @property
     def _norms(self) -> list[tuple[str, nn.Module]]:
@@ -68,7 +68,7 @@ class Installation:
                 on.callback(handle.remove)
         if rules.activation == "identity":
             for name, module in parts.activations:
-                on.enter_context(_replaced(module, as_identity(name, module.forward, model.dtype, model.device)))
+                on.enter_context(_replaced(module, as_identity(name, module.forward, model.dtype)))
             for name, module in parts.experts:
                 on.enter_context(_replaced(module, with_constant_sigmoid(name, module.forward)))
 

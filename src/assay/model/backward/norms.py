@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from assay.errors import ModelError
 from assay.model.checks import LIMITS, relative_difference
 from assay.model.norms import frozen_norm
+from assay.model.placement import execution_device
 from assay.model.surrogates import first_order_only, with_gradient_of
 
 Forward = Callable[..., Any]
@@ -76,7 +77,7 @@ def with_constant_factor(name: str, forward: Forward) -> Forward:
     return frozen
 
 
-def require_frozen(name: str, norm: nn.Module, width: int, dtype: torch.dtype, device: torch.device) -> None:
+def require_frozen(name: str, norm: nn.Module, width: int, dtype: torch.dtype) -> None:
     """Compare the gradient through the frozen forward method with the linear map that the norm's answers tell.
 
     Raises:
@@ -86,7 +87,7 @@ def require_frozen(name: str, norm: nn.Module, width: int, dtype: torch.dtype, d
     shape = tuple(weight.shape) if isinstance(weight, Tensor) else (width,)
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(2, 2, *shape, generator=generator, dtype=torch.float64)
-    x, back = drawn.to(device, dtype).unbind(0)
+    x, back = drawn.to(execution_device(norm), dtype).unbind(0)
     with torch.enable_grad():
         x = (x * 3 + 1).requires_grad_(True)
         found = torch.autograd.grad(with_constant_factor(name, norm.forward)(x), x, back)[0]
