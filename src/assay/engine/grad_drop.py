@@ -18,7 +18,8 @@ def gradients_dropping(
 ) -> Iterator[dict[tuple[str, int], Tensor]]:
     """Gradients (R, T, U, D) at the wanted (site, layer) pairs, once for each layer in ``dropped``.
 
-    They are on the model's device. In that layer's pass nothing flows back through what its attention and MLP add (None: everything does).
+    They are on the model's device. In that layer's pass nothing flows back through what its attention and MLP add
+    (None: everything does).
 
     Raises:
         InterventionError: the metric does not depend on a site.

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 
 def execution_device(module: nn.Module) -> torch.device:
-    """Where a module, or the first of its parts that says so, computes."""
+    """Where a module, or the first of its parts that says so, computes; the CPU if it has no weights."""
     for part in module.modules():
         for hook in _hooks(part):
             if hook.execution_device is not None:
                 return torch.device(hook.execution_device)
-    return next(module.parameters()).device
+    first = next(module.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 def is_offloaded(module: nn.Module) -> bool:
@@ -42,7 +43,8 @@ def weight_of(module: nn.Module, name: str) -> Tensor | None:
     """A module's own parameter, wherever its numbers are; None if it has none of the name."""
     for hook in _hooks(module):
         if hook.offload and getattr(module, name, None) is not None:
-            return hook.weights_map[name].to(hook.execution_device)
+            there: Tensor = hook.weights_map[name]
+            return there.to(hook.execution_device)
     found: Tensor | None = getattr(module, name, None)
     return found
 
