@@ -124,7 +124,7 @@ def test_names_are_those_that_checkers_see() -> None:
 
 def test_a_worker_that_was_warmed_up_does_not_load_again() -> None:
     loading._loaded_once.cache_clear()
-    WarmUp("sequence-sort", "float32", "cpu", None)()
+    WarmUp("sequence-sort", "float32", "cpu", None, None, None)()
     again = assay.load("sequence-sort").load_again
     assert again is not None
     assert again().name == "sequence-sort"
@@ -135,5 +135,5 @@ def test_a_worker_that_was_warmed_up_does_not_load_again() -> None:
 def test_a_warm_up_fetches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
     monkeypatch.setattr(loading, "_load_from", None)
-    WarmUp("smollm2-135m", "float32", "cpu", None)()
-    WarmUp("owner/name", "float32", "cpu", None)()
+    WarmUp("smollm2-135m", "float32", "cpu", None, None, None)()
+    WarmUp("owner/name", "float32", "cpu", None, None, None)()

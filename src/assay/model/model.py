@@ -221,7 +221,9 @@ class Model:
         else:
             weight, bias = (weight_of(head, name) for name in ("weight", "bias"))
             assert weight is not None
-            logits = (weight[tokens] @ normed.unsqueeze(-1)).squeeze(-1)
+            # In half precision a logit would be rounded more coarsely than most effects are large.
+            precise = torch.promote_types(weight.dtype, torch.float32)
+            logits = (weight[tokens].to(precise) @ normed.to(precise).unsqueeze(-1)).squeeze(-1)
             if bias is not None:
                 logits = logits + bias[tokens]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
