@@ -19,6 +19,7 @@ from assay.errors import ModelError, OptionError
 from assay.methods import METHODS
 from assay.methods.method import Method
 from assay.methods.registry import method_named
+from assay.model.recording import record
 from conftest import random_pairs, wrapped
 from fake_devices import FIRST, SECOND, MixedDevicesError, OnDevice, spread
 from families import TINY, tiny_model, tiny_tokenizer
@@ -209,3 +210,37 @@ def test_the_real_model_from_disk_gives_the_plain_numbers(smollm2: assay.Model, 
         model = assay.load(offload(copy.deepcopy(smollm2.hf)), smollm2.tokenizer)
         found = assay.activation_patching(model, pairs, sites="heads[14:16],mlps[14:16]")
         np.testing.assert_array_equal(found.values, expected.values)
+
+
+@pytest.mark.parametrize("family", DISTINCT)
+@pytest.mark.parametrize("method", ["attribution-patching", "gim", "hvp-sampled", "atp-star"])
+def test_layers_that_are_computed_again_give_the_same_bits(family: str, method: str) -> None:
+    model = wrapped(family)
+    kept = assay.measure(method, model, PAIRS, sites="heads,mlps", force=True)
+    model.checkpointing = True
+    again = assay.measure(method, model, PAIRS, sites="heads,mlps", force=True)
+    np.testing.assert_array_equal(again.values, kept.values)
+    assert again.cost["layer_tokens_forward"] > kept.cost["layer_tokens_forward"]
+
+
+def test_layers_that_are_computed_again_keep_little() -> None:
+    model = wrapped("llama")
+    ids = torch.arange(1, 31).view(3, 10)
+    kept = {}
+    for model.checkpointing in (False, True):
+        sizes: list[int] = []
+
+        def count(tensor: torch.Tensor, sizes: list[int] = sizes) -> torch.Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            record(model, ids, gradients=True)
+        kept[model.checkpointing] = sum(sizes)
+    assert kept[True] < kept[False] / 5
+
+
+def test_offloaded_weights_come_back_for_layers_that_are_computed_again() -> None:
+    model = assay.load(cpu_offload(tiny_model("gemma3"), "cpu"), tiny_tokenizer(), checkpointing=True)
+    plain = measured("attribution-patching", wrapped("gemma3"))
+    np.testing.assert_array_equal(measured("attribution-patching", model), plain)

@@ -59,6 +59,7 @@ def audit(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,

@@ -97,6 +97,7 @@ def circuit(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,

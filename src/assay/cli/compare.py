@@ -37,6 +37,7 @@ def compare_methods(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,
     ray: options.Ray = None,

@@ -31,7 +31,7 @@ def processes_for(given: dict[str, Any]) -> Iterator[Crew | int | None]:
         yield jobs
         return
     where = given["device"], given["device_map"], given["max_memory"]
-    warm_up = WarmUp(given["model"], given["dtype"], *where, given.get("revision"))
+    warm_up = WarmUp(given["model"], given["dtype"], *where, given.get("revision"), given["checkpointing"])
     with LocalProcesses(jobs, warm_up) as processes:
         processes.start()
         yield processes
@@ -81,6 +81,7 @@ class WarmUp:
     device_map: str | None
     max_memory: str | None
     revision: str | None
+    checkpointing: bool = False
 
     def __call__(self) -> None:
         import assay.methods  # noqa: F401  # an order for work is unpickled with it
@@ -88,4 +89,4 @@ class WarmUp:
         from assay.model.spreading import Place
 
         where = Place.of(self.device, self.device_map, self.max_memory)
-        LoadAgain(self.model, DTYPES[self.dtype], where, self.revision).warm_up()
+        LoadAgain(self.model, DTYPES[self.dtype], where, self.revision, checkpointing=self.checkpointing).warm_up()

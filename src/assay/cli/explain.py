@@ -38,6 +38,7 @@ def explain(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/explain-HASH.")] = None,

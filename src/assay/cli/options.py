@@ -75,6 +75,9 @@ DeviceMap = Annotated[
 MaxMemory = Annotated[
     str | None, typer.Option(metavar="LIMITS", help="Of each device, for --device-map: 0=20GiB,cpu=60GiB.")
 ]
+Checkpointing = Annotated[
+    bool, typer.Option("--checkpointing", help="Gradients compute a layer's inside again, instead of keeping it.")
+]
 Revision = Annotated[str | None, typer.Option(help="Of a hub model: branch, tag or commit.")]
 Memory = Annotated[str, typer.Option(help="Working memory of each process beyond the weights; sets batch sizes.")]
 Jobs = Annotated[

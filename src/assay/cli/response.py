@@ -34,6 +34,7 @@ def response(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/response-TASK-HASH.")] = None,

@@ -92,7 +92,7 @@ def check_common(given: dict[str, Any]) -> None:
 
 def load_given(given: dict[str, Any]) -> Model:
     """The model that a command's options name, where they say."""
-    names = ("dtype", "device", "device_map", "max_memory", "revision")
+    names = ("dtype", "device", "device_map", "max_memory", "checkpointing", "revision")
     return load(given["model"], **{name: given[name] for name in names if name in given})
 
 

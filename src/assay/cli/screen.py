@@ -42,6 +42,7 @@ def screen(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     jobs: options.Jobs = None,

@@ -51,6 +51,7 @@ def self_repair(
     device: options.Device = "cpu",
     device_map: options.DeviceMap = None,
     max_memory: options.MaxMemory = None,
+    checkpointing: options.Checkpointing = False,
     revision: options.Revision = None,
     memory: options.Memory = options.DEFAULT_MEMORY,
     force: options.Force = False,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.batches import recording_bytes
-from assay.engine.gradients import read_metric, require_dependence
+from assay.engine.gradients import charge_gradient, read_metric, require_dependence
 from assay.engine.graph import graph_bytes, require_precision
 from assay.engine.response import Response
 from assay.errors import OptionError
@@ -158,7 +158,7 @@ class _Kind:
             self.gradients = torch.autograd.grad(values.sum(), self.tensors, create_graph=True, allow_unused=True)
         for (layer, *_), gradient in zip(layers, self.gradients, strict=True):
             require_dependence(site, layer, found=gradient is not None)
-        response.cost.backward(*self._work)
+        charge_gradient(model, response.cost, *self._work[:2])
 
     @property
     def _work(self) -> tuple[int, int, int]:
@@ -183,7 +183,7 @@ class _Kind:
             products = torch.autograd.grad(along, self.tensors, retain_graph=True, allow_unused=True)
         # Tangents go up through the layers, and gradients back down.
         self.response.cost.forward(*self._work)
-        self.response.cost.backward(*self._work)
+        charge_gradient(self.response.model, self.response.cost, *self._work[:2])
         return self._products(products) * signs
 
     def _signs(self, number: int, seed: int) -> Tensor:

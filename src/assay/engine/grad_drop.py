@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from assay.engine.gradients import answer_logits, objective_of, require_dependence, unscaled
+from assay.engine.gradients import answer_logits, charge_gradient, objective_of, require_dependence, unscaled
 from assay.engine.response import Response
 from assay.model.recording import as_units
 
@@ -41,7 +41,7 @@ def gradients_dropping(
         finally:
             for handle in handles:
                 handle.remove()
-        cost.backward(batch.rows, batch.positions - start, model.n_layers)
+        charge_gradient(model, cost, batch.rows, batch.positions - start)
         found = {}
         for place, gradient, factor in zip(places, gradients, factors, strict=True):
             require_dependence(*place, found=gradient is not None)

@@ -59,10 +59,17 @@ def stream_gradients(
                 tensor.register_hook(handing_over(place, factor))  # type: ignore[no-untyped-call]
         if objective.requires_grad:
             torch.autograd.grad(objective, recording.embeddings[0], allow_unused=True)
-    cost.backward(batch.rows, batch.positions - start, model.n_layers)
+    charge_gradient(model, cost, batch.rows, batch.positions - start)
     for place in sorted(waiting):
         require_dependence(*place, found=False)
     return values.detach()
+
+
+def charge_gradient(model: Model, cost: CostMeter, rows: int, positions: int) -> None:
+    """A pass back through a graph of the whole model; what is not kept runs forward again."""
+    cost.backward(rows, positions, model.n_layers)
+    if model.checkpointing:
+        cost.forward(rows, positions, model.n_layers)
 
 
 def require_dependence(site: str, layer: int, *, found: bool) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from assay.engine.gradients import read_metric, require_dependence
+from assay.engine.gradients import charge_gradient, read_metric, require_dependence
 from assay.engine.response import Response
 from assay.methods.method import AnyPairs, MeasureOptions, Method, Setting, measure
 from assay.model import Model
@@ -31,7 +31,7 @@ def with_local_curvature(response: Response, _: Setting) -> Tensor:
         values = read_metric(model, recording.residuals[-1], batch, response.metric, start=start)
         gradients = torch.autograd.grad(values.sum(), before + after, retain_graph=True, allow_unused=True)
         bends = [_second_derivative(h, x) for h, x in zip(after, before, strict=True)]
-    response.cost.backward(batch.rows, batch.positions - start, model.n_layers)
+    charge_gradient(model, response.cost, batch.rows, batch.positions - start)
     estimates = torch.zeros(len(response.components), batch.rows, dtype=torch.float64, device=model.device)
     for _site, layer, delta, numbers in response.deltas():
         i = layers.index(layer)

@@ -38,6 +38,7 @@ def describe_environment(model: Model) -> dict[str, Any]:
         "devices": [str(device) for device in model.devices],
         "device_map": map_of(model.hf),
         "offloaded": model.is_offloaded,
+        "checkpointing": model.checkpointing,
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }

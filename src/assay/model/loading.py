@@ -33,6 +33,7 @@ def load(
     device: str | torch.device = "cpu",
     device_map: str | Mapping[str, Any] | None = None,
     max_memory: Mapping[Any, Any] | None = None,
+    checkpointing: bool = False,
     revision: str | None = None,
     check: bool = True,
 ) -> Model:
@@ -50,6 +51,8 @@ def load(
             ``cpu`` or ``disk``: weights stay in main memory or in their files, and each part comes to ``device`` when
             it is called; or names of modules and their devices, as transformers takes them.
         max_memory: of each device, such as ``{0: "20GiB", "cpu": "60GiB"}``; for ``device_map``.
+        checkpointing: backward passes over whole prompts compute the inside of each layer again instead of keeping
+            it: the same bits, a third less speed, a fraction of the memory.
         revision: of a hub id: branch, tag or commit.
         check: run the checks of `assay.model.checks` that ``assay doctor`` prints.
 
@@ -69,7 +72,10 @@ def load(
     else:
         where = Place.of(device, device_map, max_memory)
         model = _load_from(str(source), tokenizer, _dtype(dtype), where, revision)
-        model.load_again = LoadAgain(str(source), _dtype(dtype), where, model.origin.get("commit", revision), tokenizer)
+        model.load_again = LoadAgain(
+            str(source), _dtype(dtype), where, model.origin.get("commit", revision), tokenizer, checkpointing
+        )
+    model.checkpointing = checkpointing
     if check:
         require_sound(model)
     return model
@@ -87,6 +93,7 @@ class LoadAgain:
     where: Place
     revision: str | None = None
     tokenizer: PreTrainedTokenizerBase | None = None
+    checkpointing: bool = False
 
     def __call__(self) -> Model:
         return _loaded_once(self)
@@ -101,7 +108,7 @@ class LoadAgain:
 @lru_cache(maxsize=1)
 def _loaded_once(again: LoadAgain) -> Model:
     model = _load_from(again.source, again.tokenizer, again.dtype, again.where, again.revision)
-    model.load_again = again
+    model.load_again, model.checkpointing = again, again.checkpointing
     return model
 
 

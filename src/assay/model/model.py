@@ -21,12 +21,13 @@ from assay.model.families import Family, family_of
 from assay.model.norms import frozen_norm
 from assay.model.placement import execution_device, is_offloaded, moves_only, weight_of, weights_of
 from assay.model.quantisation import kind_of, quantisation_of, stored
+from assay.model.replacing import InPlaceOf
 
 if TYPE_CHECKING:
     from assay.model.loading import LoadAgain
 
 BACKWARD_RULES = "assay.model.backward.installation"
-"""Where the hooks and forward methods come from that change no value."""
+"""Where the hooks come from that change no value."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Model:
         self.origin = origin or {}
         self.load_again: LoadAgain | None = None
         """Loads the same model in another process; None if it was handed over in memory."""
+        self.checkpointing = False
+        """Whether backward passes compute a layer's inside again instead of keeping it."""
         self._hashed: tuple[object, str] | None = None
         self.config = hf.config
         self.family: Family = family_of(hf.config)
@@ -411,7 +414,7 @@ def _input_width(projection: nn.Module) -> int:
 
 def _is_changed(module: nn.Module) -> bool:
     forward = vars(module).get("forward")
-    while forward is not None and getattr(forward, "__module__", None) == BACKWARD_RULES:
+    while isinstance(forward, InPlaceOf):
         forward = forward.replaced
     return _has_hooks(module) or (forward is not None and not moves_only(module))
 

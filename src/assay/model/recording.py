@@ -8,16 +8,18 @@ units (an MLP's contribution, the residual stream) has one: (B, T, 1, M).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from assay.errors import ModelError
 from assay.model.attention import tapped
 from assay.model.model import Layer, Model
+from assay.model.replacing import replaced
 
 SCALARS = (bool, int, float, str, type(None))
 
@@ -156,17 +158,21 @@ class RecordingTap:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.shape = recording.ids.shape
+        self.keeps = True
+        """False while a layer is computed again."""
 
     def attention_inputs(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Axes are turned before and after, so that the graph runs through what is recorded.
         turned = [tensor.transpose(1, 2) for tensor in (q, k, v)]
-        for kept, tensor in zip((self.recording.q, self.recording.k, self.recording.v), turned, strict=True):
-            kept.append(tensor)
+        if self.keeps:
+            for kept, tensor in zip((self.recording.q, self.recording.k, self.recording.v), turned, strict=True):
+                kept.append(tensor)
         q, k, v = (tensor.transpose(1, 2) for tensor in turned)
         return q, k, v
 
     def head_outputs(self, layer: int, z_BTHD: Tensor) -> Tensor:
-        self.recording.heads.append(z_BTHD)
+        if self.keeps:
+            self.recording.heads.append(z_BTHD)
         return z_BTHD
 
 
@@ -246,7 +252,39 @@ def watched(
         for layer in model.layers:
             for site, kept in sites:
                 hooks.enter_context(site_hook(layer, site, tap.shape, keeping(kept)))
+            if gradients and model.checkpointing:
+                hooks.enter_context(replaced(layer.module, _computed_again(model, layer.module.forward, tap)))
         yield
+
+
+def _computed_again(model: Model, forward: Callable[..., Any], tap: RecordingTap) -> Callable[..., Any]:
+    """A layer of whose inside no backward pass keeps anything: each runs the layer again, attention tapped alike."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(
+            forward, *args, use_reentrant=False, preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), _Again(model, tap)), **kwargs,
+        )  # fmt: skip
+
+    return run
+
+
+class _Again:
+    """Entered once for each backward pass through a layer."""
+
+    def __init__(self, model: Model, tap: RecordingTap) -> None:
+        self.model, self.tap = model, tap
+        self.entered = ExitStack()
+
+    def __enter__(self) -> None:
+        with ExitStack() as entered:
+            entered.callback(setattr, self.tap, "keeps", self.tap.keeps)
+            self.tap.keeps = False
+            entered.enter_context(tapped(self.model.hf, self.tap))
+            self.entered = entered.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self.entered.close()
 
 
 class _ReachedFirstLayer(Exception):  # noqa: N818

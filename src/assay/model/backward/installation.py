@@ -7,22 +7,19 @@ knows both by this module's name: they change no value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
 
-from assay.errors import ModelError
 from assay.model.attention import AttentionRules, attention_rules
 from assay.model.backward.activations import as_identity, with_constant_sigmoid
 from assay.model.backward.norms import require_frozen, with_constant_factor
 from assay.model.backward.parts import Parts, find_parts
 from assay.model.backward.rules import RuleSet
 from assay.model.model import Model
+from assay.model.replacing import OfThisModel, replaced
 from assay.model.surrogates import divided_gradient
-
-Forward = Callable[..., Any]
 
 
 class Installation:
@@ -61,16 +58,16 @@ class Installation:
                 attention_rules[layer.attention] = in_attention
                 on.callback(attention_rules.pop, layer.attention, None)
         for name, norm in self._norms:
-            on.enter_context(_replaced(norm, with_constant_factor(name, norm.forward)))
+            on.enter_context(replaced(norm, with_constant_factor(name, norm.forward)))
         if "gate-up" in rules.divide:
             for _, module in parts.gated:
                 handle = module.register_forward_pre_hook(_Halving(), with_kwargs=True, prepend=True)
                 on.callback(handle.remove)
         if rules.activation == "identity":
             for name, module in parts.activations:
-                on.enter_context(_replaced(module, as_identity(name, module.forward, model.dtype)))
+                on.enter_context(replaced(module, as_identity(name, module.forward, model.dtype)))
             for name, module in parts.experts:
-                on.enter_context(_replaced(module, with_constant_sigmoid(name, module.forward)))
+                on.enter_context(replaced(module, with_constant_sigmoid(name, module.forward)))
 
 
 def _in_attention(rules: RuleSet) -> AttentionRules:
@@ -83,17 +80,7 @@ def _in_attention(rules: RuleSet) -> AttentionRules:
     )
 
 
-class _OfThisModel:
-    """Sits on a module while rules are on it. A copy of the module would keep it for good."""
-
-    def __reduce_ex__(self, _: Any) -> Any:
-        raise ModelError(
-            "A model cannot be copied or pickled while backward rules are on it. Do it outside the block of "
-            "assay.backward_rules, or save the state_dict."
-        )
-
-
-class _Halving(_OfThisModel):
+class _Halving(OfThisModel):
     """Both factors of a product get half their gradient when the product gets half of its own.
 
     Experts multiply gate and up inside; what comes after is linear, so half the gradient at their input is the same.
@@ -108,27 +95,3 @@ class _Halving(_OfThisModel):
             return (divided_gradient(first, 2), *others), kwargs
         name, first = next(iter(kwargs.items()))
         return args, {**kwargs, name: divided_gradient(first, 2)}
-
-
-class _Forward(_OfThisModel):
-    """A forward method in the place of ``replaced``, which is None where the module had its class's own."""
-
-    def __init__(self, through: Forward, replaced: Forward | None) -> None:
-        self.through, self.replaced = through, replaced
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.through(*args, **kwargs)
-
-
-@contextmanager
-def _replaced(module: nn.Module, through: Forward) -> Iterator[None]:
-    """The module's forward method is ``through``; on leaving it is what it was before."""
-    previous = vars(module).get("forward")
-    vars(module)["forward"] = _Forward(through, previous)
-    try:
-        yield
-    finally:
-        if previous is None:
-            vars(module).pop("forward", None)
-        else:
-            vars(module)["forward"] = previous
