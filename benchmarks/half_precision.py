@@ -1,7 +1,7 @@
 """What half-precision weights change: scores in bfloat16 and float16 beside those in float32, on real models.
 
 Weights are rounded when they are loaded; softmax, norms, logits, metrics and products with deltas are in float32 in
-either case. Differences are of means over prompts, relative to the largest effect in float32.
+either case. Differences are of means over prompts, relative to the largest effect in float32. What assay refuses is written down.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from scipy.stats import spearmanr
 
 import assay
+from assay.errors import AssayError
 
 HERE = Path(__file__).parent
 METHODS = ("activation-patching", "attribution-patching")
@@ -34,7 +35,11 @@ def main() -> None:
     for name in given.model or ("smollm2-135m", "gemma-3-270m"):
         full = scores_in("float32", name, given)
         for dtype in ("bfloat16", "float16"):
-            half = scores_in(dtype, name, given)
+            try:
+                half = scores_in(dtype, name, given)
+            except AssayError as error:
+                lines.append({"model": name, "dtype": dtype, "refused": str(error)})
+                continue
             for method in METHODS:
                 lines.append({"model": name, "dtype": dtype, "method": method, **compared(full[method], half[method])})
                 print(json.dumps(lines[-1]), flush=True)
