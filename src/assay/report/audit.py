@@ -12,7 +12,9 @@ from rich.markup import escape
 
 from assay.audit.ranks import CLASSES, SHARE, UNSETTLED
 from assay.audit.result import CAUSE, MAGNITUDE, Audit, AuditedSet
+from assay.report import words
 from assay.report.figures import INK_SOFT, NEGATIVE, POSITIVE, styled
+from assay.report.html import prompts_shown
 from assay.report.tables import Figure, Table, number, plus_minus, print_tables, write_tables_page
 from assay.report.terminal import KeptMetric, print_baseline
 
@@ -57,6 +59,7 @@ def _correlations(result: Audit) -> Table:
             for row in result.correlations().itertuples()
         ],
         left=2,
+        short="Correlations",
         note=f"{MAGNITUDE}: norm of the loss gradient of a component's weights over the square root of their number. "
         f"Others: the gradient of {result.gradient_metric} met with the ablation's own change. In brackets: 95 % "
         "bootstrap intervals over prompts and batches.",
@@ -75,6 +78,7 @@ def _components(result: Audit, of: AuditedSet, top: int) -> Table:
              f"{max(row[f'p_{name}'] for name in CLASSES):.2f}"]
             for row in result.to_pandas(of).head(top).to_dict("records")
         ],
+        short="Components",
         note=f"{CAUSE}: what {result.metric} loses, in {result.unit}, under {result.ablation} ablation, ± its standard "
         f"error. Delta: rank by {MAGNITUDE} less rank by {CAUSE}; hero at -{limit:.3g} or less, bloat at {limit:.3g} "
         "or more. p: share of bootstrap draws that give the likeliest class; below 0.9 it is unsettled.",
@@ -90,6 +94,7 @@ def _layers(result: Audit) -> Table:
              *(str(row[name]) for name in (*CLASSES, UNSETTLED))]
             for row in result.layer_profile().to_dict("records")
         ],
+        short="Layers",
         note="Means over the layer's components, and how many there are of each class.",
     )  # fmt: skip
 
@@ -111,12 +116,14 @@ def _pruned(result: Audit) -> list[Table]:
         Table(
             "Heroes and bloats, one by one and together",
             ["prompts", "class", "mean single", "joint", "joint / mean single", "joint / sum of singles"], groups, 2,
+            short="Groups",
             note=f"Losses of {result.metric} on the first {len(result.pruning.sets[0].clean)} prompts. Ratios with "
             "95 % intervals, where single losses are beyond noise.",
         ),
         Table(
             f"{result.metric} while components are pruned, averaged over all sizes",
             ["order of", *(of.name for of in result.sets)], lines,
+            short="Pruning",
             note="The least important go first; higher is better. random: one random order.",
         ),
     ]  # fmt: skip
@@ -180,6 +187,13 @@ def write_audit_page(result: Audit, path: str | Path) -> None:
     write_tables_page(
         path, title=question(result), answer=answer(result), tables=tables(result, len(result.components)),
         figures=figures(result), provenance=result.provenance,
+        kicker=words.kicker(result.provenance, result.sets[0].pairs, result.metric, f"{result.ablation} ablation"),
+        prompts=[
+            prompts_shown(of.pairs, of.baseline, result.metric, result.unit, of.name if len(result.sets) > 1 else "")
+            for of in result.sets
+        ],
+        stages=words.stages(result.cost),
+        kept="All losses and estimates are in scores.parquet beside this page; assay.Audit.load(folder) reads them.",
         details={"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
     )  # fmt: skip
 

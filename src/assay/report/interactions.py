@@ -13,7 +13,9 @@ from rich.markup import escape
 
 from assay.interactions.joint_ablation import GroupEffect
 from assay.interactions.pairs import Interactions
+from assay.report import words
 from assay.report.figures import POSITIVE, styled
+from assay.report.html import prompts_shown
 from assay.report.tables import Figure, Table, number, plus_minus, print_tables, write_tables_page
 from assay.report.terminal import KeptMetric, print_baseline
 
@@ -37,6 +39,7 @@ def answer(result: Interactions) -> list[str]:
             f"mean single loss: {group.over_mean_single}; over the sum of single losses: {group.over_sum_of_singles}."
         )
     if len(result.couples):
+        sentences.append(_strongest(result))
         found = result.redundant()
         told = "; ".join(", ".join(members) for members in found[:3])
         more = f" ({told}{'; ...' if len(found) > 3 else ''})" if found else ""
@@ -51,6 +54,18 @@ def answer(result: Interactions) -> list[str]:
             f"(ranks {number(agreement['spearman'], '')}) over {agreement['pairs']} pairs."
         )
     return sentences
+
+
+def _strongest(result: Interactions) -> str:
+    """The pair of largest interaction among those that were run, and what that means."""
+    row = result.to_pandas().iloc[0]
+    other = "than the sum of their single losses"
+    if row["interaction"] > 0:
+        told = f"together they lose {plus_minus(row['interaction'], row['stderr'])} {result.unit} more {other}"
+    else:
+        told = f"together they lose {plus_minus(-row['interaction'], row['stderr'])} {result.unit} less {other}"
+    how = "stand in for each other" if row["interaction"] > 0 else "need each other, or one acts through the other"
+    return f"{row['first']} and {row['second']} interact most: {told}, so they {how}."
 
 
 def tables(result: Interactions, top: int = PAIRS_SHOWN) -> list[Table]:
@@ -68,6 +83,7 @@ def tables(result: Interactions, top: int = PAIRS_SHOWN) -> list[Table]:
                  *([number(row.second_order)] if has_second else [])]
                 for row in frame.itertuples()
             ],
+            short="Pairs",
             note=f"E1, E2, E12: what {result.metric} loses, in {result.unit}, without the first, the second, both. "
             "interaction: E12 - E1 - E2, ± its standard error over prompts; above 0 the two stand in for each other, "
             "below 0 they need each other or one acts through the other. hidden: interaction / E12, 0 where the "
@@ -79,6 +95,7 @@ def tables(result: Interactions, top: int = PAIRS_SHOWN) -> list[Table]:
     found.append(
         Table(
             "Redundant groups", ["components", "names"], redundant, left=2,
+            short="Groups",
             note="Average linkage on 1 - hidden, cut at one half, over the pairs that were run.",
         )
     )  # fmt: skip
@@ -102,6 +119,7 @@ def _table_of_group(result: Interactions, group: GroupEffect) -> Table:
         lines.append(["joint by first and second", number(group.second_order)])
     return Table(
         f"The group: {', '.join(group.names)}", ["", f"{result.metric} ({result.unit})"], lines,
+        short="The group",
         note="In brackets: 95 % bootstrap intervals over prompts. A ratio is told only where the single losses are "
         "beyond noise.",
     )  # fmt: skip
@@ -160,6 +178,12 @@ def write_interactions_page(result: Interactions, path: str | Path) -> None:
     """Write the page: one file that opens offline."""
     write_tables_page(
         path, title=question(result), answer=answer(result), tables=tables(result, 50), figures=figures(result),
+        kicker=words.kicker(
+            result.provenance, result.pairs, f"{result.metric} in {result.unit}", f"{result.ablation} ablation"
+        ),
+        prompts=[prompts_shown(result.pairs, result.baseline, result.metric, result.unit)],
+        stages=words.stages(result.cost),
+        kept="Losses per prompt are in scores.parquet beside this page; assay.Interactions.load(folder) reads them.",
         provenance=result.provenance,
         details={"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
     )  # fmt: skip
