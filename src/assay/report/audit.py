@@ -19,7 +19,9 @@ from assay.report.tables import Figure, Table, number, plus_minus, print_tables,
 from assay.report.terminal import KeptMetric, print_baseline
 
 COMPONENTS_SHOWN = 20
-COLOURS = {"hero": POSITIVE, "bloat": NEGATIVE, "aligned": "#98a2b3", UNSETTLED: "#d9dee7"}
+SYMBOLS = {"hero": "triangle-up", "bloat": "square", "aligned": "circle", UNSETTLED: "circle-open"}
+DASHES = ("solid", "dash", "dot", "dashdot")
+COLOURS = {"hero": POSITIVE, "bloat": NEGATIVE, "aligned": "#98a2b3", UNSETTLED: "#98a2b3"}
 PALETTE = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
 
 
@@ -136,8 +138,9 @@ def figures(result: Audit) -> list[Figure]:
     if result.pruning is not None:
         for i, of in enumerate(result.pruning.sets):
             figure = go.Figure()
-            for colour, (name, table) in zip(PALETTE * 2, of.values.items(), strict=False):
-                figure.add_scatter(x=result.pruning.sizes, y=table.mean(1), name=name, line={"color": colour})
+            for i_line, (name, table) in enumerate(of.values.items()):
+                line = {"color": PALETTE[i_line % len(PALETTE)], "dash": DASHES[i_line % len(DASHES)]}
+                figure.add_scatter(x=result.pruning.sizes, y=table.mean(1), name=name, line=line)
             figure.update_xaxes(title_text="components ablated, least important first")
             figure.update_yaxes(title_text=result.metric)
             found.append(Figure(f"pruning-{i}", f"Pruning, {of.name}", styled(figure, height=380)))
@@ -149,13 +152,17 @@ def _ranks(result: Audit) -> go.Figure:
     for name in (*CLASSES, UNSETTLED):
         mine = frame[frame["class"] == name]
         figure.add_scatter(
-            x=mine["rank_C"], y=mine["rank_G"], text=mine["component"], name=name, mode="markers+text",
+            x=mine["rank_C"], y=mine["rank_G"], text=mine["component"], name=name,
+            mode="markers" if name == UNSETTLED else "markers+text",
             textposition="top center",
-            marker={"color": COLOURS[name], "size": 9, "line": {"color": INK_SOFT, "width": 1}},
+            marker={"color": COLOURS[name], "symbol": SYMBOLS[name], "size": 9},
+            hovertemplate="%{text}: rank by cause %{x}, by gradient %{y}",
         )  # fmt: skip
     figure.update_xaxes(title_text=f"rank by cause ({result.ablation} ablation)")
     figure.update_yaxes(title_text="rank by gradient magnitude")
-    return styled(figure, height=420)
+    return styled(figure, height=420).update_layout(
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"}, margin={"t": 36}
+    )
 
 
 def _delta_by_layer(result: Audit) -> go.Figure:

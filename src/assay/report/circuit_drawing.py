@@ -116,7 +116,7 @@ def to_svg(found: FoundCircuit) -> str:
         *(
             f'<marker id="into-{reads or "other"}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" '
             'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" '
-            f'fill="{colour}"/></marker>'
+            f'fill="var(--into-{reads or "other"}, {colour})"/></marker>'
             for reads, colour in COLOURS.items()
         ),
         "</defs>",
@@ -130,7 +130,7 @@ def to_svg(found: FoundCircuit) -> str:
             f'<g class="edge" data-source="{escape(edge.source)}" data-target="{escape(edge.target)}">'
             f"<title>{escape(edge.name)}: {edge.score:+.4g}</title>"
             f'<path class="reach" d="{way}" fill="none" stroke="none" stroke-width="10" pointer-events="stroke"/>'
-            f'<path d="{way}" fill="none" stroke="{COLOURS[edge.reads]}" stroke-width="{0.8 + 3.2 * edge.weight:.2f}" '
+            f'<path d="{way}" fill="none" stroke="{_ink(edge.reads)}" stroke-width="{0.8 + 3.2 * edge.weight:.2f}" '
             f'stroke-opacity="0.8" marker-end="url(#into-{edge.reads or "other"})"{dash}/></g>'
         )
     about = _about(found)
@@ -143,6 +143,11 @@ def to_svg(found: FoundCircuit) -> str:
             f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle" fill="currentColor">{escape(shown)}</text></g>'
         )
     return "\n".join([*parts, "</svg>"])
+
+
+def _ink(reads: str) -> str:
+    """A page in the dark has lighter ones."""
+    return f"var(--into-{reads or 'other'}, {COLOURS[reads]})"
 
 
 def _about(found: FoundCircuit) -> dict[str, str]:

@@ -107,6 +107,7 @@ def curve(found: FoundCircuit) -> go.Figure:
         margin={"t": 40, "b": 90},
         updatemenus=[
             {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0.5, "xanchor": "center", "y": -0.2,
-             "yanchor": "top", "pad": {"r": 0, "t": 0}, "font": {"size": 11, "color": "#344054"}}
+             "yanchor": "top", "pad": {"r": 0, "t": 0}, "bgcolor": "#d5dae3",
+             "font": {"size": 11, "color": "#1a2130"}}
         ],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from rich.markup import escape
 from assay.interactions.joint_ablation import GroupEffect
 from assay.interactions.pairs import Interactions
 from assay.report import words
-from assay.report.figures import POSITIVE, styled
+from assay.report.figures import INK_SOFT, POSITIVE, styled
 from assay.report.html import prompts_shown
 from assay.report.tables import Figure, Table, number, plus_minus, print_tables, write_tables_page
 from assay.report.terminal import KeptMetric, print_baseline
@@ -127,19 +127,27 @@ def _table_of_group(result: Interactions, group: GroupEffect) -> Table:
 
 def figures(result: Interactions) -> list[Figure]:
     """The matrix, and second order against what was run."""
-    matrix = result.matrix()
+    order, groups = _in_groups(result)
+    matrix, names = result.matrix()[np.ix_(order, order)], [result.names[i] for i in order]
     size = float(np.nanmax(np.abs(matrix), initial=0.0)) or 1.0
     heat = go.Figure(
         go.Heatmap(
-            z=matrix, x=result.names, y=result.names, colorscale=DIVERGING, zmin=-size, zmax=size,
+            z=matrix, x=names, y=names, colorscale=DIVERGING, zmin=-size, zmax=size,
             colorbar={"title": {"text": result.unit}, "thickness": 12},
             hovertemplate="%{y}, %{x}<br>interaction %{z:+.3g}<extra></extra>",
         )
     )  # fmt: skip
     heat.update_yaxes(autorange="reversed")
     heat.update_xaxes(tickangle=90)
+    start = 0
+    for size_of in groups:  # redundant groups are framed
+        low, high = start - 0.5, start + size_of - 0.5
+        heat.add_shape(type="rect", x0=low, x1=high, y0=low, y1=high, line={"color": INK_SOFT, "width": 2})
+        start += size_of
     how = "" if result.is_complete else " (second order where not run)"
-    found = [Figure("matrix", f"Interaction of each pair{how}", styled(heat, height=560))]
+    note = "Red: the two stand in for each other. Blue: they need each other, or one acts through the other."
+    note += " Framed: redundant groups." if groups else ""
+    found = [Figure("matrix", f"Interaction of each pair{how}", styled(heat, height=560), note)]
     if result.second is not None and len(result.couples):
         predicted = result.second[result.couples[:, 0], result.couples[:, 1]]
         exact = result.interaction.mean(1)
@@ -157,6 +165,13 @@ def figures(result: Interactions) -> list[Figure]:
         scatter.update_yaxes(title_text="second order")
         found.append(Figure("second-order", "Second order against what was run", styled(scatter, height=560)))
     return found
+
+
+def _in_groups(result: Interactions) -> tuple[list[int], list[int]]:
+    """Components, members of redundant groups first and side by side, and the sizes of these groups."""
+    found = result.redundant() if len(result.couples) else []
+    first = [result.names.index(name) for members in found for name in members]
+    return [*first, *(i for i in range(len(result.names)) if i not in set(first))], [len(members) for members in found]
 
 
 def print_interactions(console: Console, result: Interactions, top: int = PAIRS_SHOWN) -> None:
