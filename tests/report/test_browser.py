@@ -418,9 +418,8 @@ def test_a_page_of_each_kind(visit: Open, reports: dict[str, Path], kind: str) -
     assert all(len(name) <= 24 for name in sections if name != EVIL)
     if kind not in ("explain", "dynamics"):
         assert EVIL in page("td.prompt").all_inner_texts()
-    identities = page.page.evaluate(
-        "[...document.querySelectorAll('main [id]')].filter((each) => !each.closest('.js-plotly-plot > *')).map((each) => each.id)"
-    )
+    own = "[...document.querySelectorAll('main [id]')].filter((each) => !each.closest('.js-plotly-plot > *'))"
+    identities = page.page.evaluate(f"{own}.map((each) => each.id)")
     assert len(set(identities)) == len(identities)
     assert all(re.fullmatch(r"[\w-]+", each) for each in identities)
     table = page("main table").filter(has=page("th button")).first

@@ -177,13 +177,13 @@ def _delta_by_layer(result: Audit) -> go.Figure:
 
 
 def print_audit(console: Console, result: Audit, top: int = COMPONENTS_SHOWN) -> None:
-    """Baseline, answer, tables, cost."""
-    metric = KeptMetric(result.metric, **result.provenance["metric"])
-    for of in result.sets:
-        print_baseline(console, of.baseline, metric, f"{of.name}, {len(of.pairs)} prompts")
+    """Question, answer, baseline, tables, cost."""
     console.print(f"\n[bold]{escape(question(result))}[/bold]")
     for sentence in answer(result):
         console.print(escape(sentence), highlight=False)
+    metric = KeptMetric(result.metric, **result.provenance["metric"])
+    for of in result.sets:
+        print_baseline(console, of.baseline, metric, f"{of.name}, {len(of.pairs)} prompts")
     print_tables(console, tables(result, top))
     seconds = sum(sum(spent["seconds"].values()) for of in result.cost.values() for spent in of.values())
     console.print(f"Cost: {seconds:.1f} s", style="dim")

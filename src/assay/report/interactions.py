@@ -60,10 +60,9 @@ def _strongest(result: Interactions) -> str:
     """The pair of largest interaction among those that were run, and what that means."""
     row = result.to_pandas().iloc[0]
     other = "than the sum of their single losses"
-    if row["interaction"] > 0:
-        told = f"together they lose {plus_minus(row['interaction'], row['stderr'])} {result.unit} more {other}"
-    else:
-        told = f"together they lose {plus_minus(-row['interaction'], row['stderr'])} {result.unit} less {other}"
+    more = "more" if row["interaction"] > 0 else "less"
+    size = plus_minus(abs(row["interaction"]), row["stderr"]).lstrip("+")
+    told = f"together they lose {size} {result.unit} {more} {other}"
     how = "stand in for each other" if row["interaction"] > 0 else "need each other, or one acts through the other"
     return f"{row['first']} and {row['second']} interact most: {told}, so they {how}."
 
@@ -175,12 +174,12 @@ def _in_groups(result: Interactions) -> tuple[list[int], list[int]]:
 
 
 def print_interactions(console: Console, result: Interactions, top: int = PAIRS_SHOWN) -> None:
-    """Baseline, answer, tables, cost."""
-    metric = KeptMetric(result.metric, **result.provenance["metric"])
-    print_baseline(console, result.baseline, metric, result.provenance["metric_chosen_because"])
+    """Question, answer, baseline, tables, cost."""
     console.print(f"\n[bold]{escape(question(result))}[/bold]")
     for sentence in answer(result):
         console.print(escape(sentence), highlight=False)
+    metric = KeptMetric(result.metric, **result.provenance["metric"])
+    print_baseline(console, result.baseline, metric, result.provenance["metric_chosen_because"])
     print_tables(console, tables(result, top))
     spent = result.cost
     console.print(
