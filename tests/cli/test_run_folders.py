@@ -1,9 +1,10 @@
-"""The fields that docs/run-folders.md names are those that are written."""
+"""What docs/run-folders.md names is what is written, and ``assay show`` begins as the page does."""
 
 from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -41,10 +42,15 @@ def documented(command: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_documented_fields_are_those_written(run: Run, tmp_path: Path, command: str) -> None:
+def test_a_folder_holds_what_is_documented_and_is_told_as_on_its_page(run: Run, tmp_path: Path, command: str) -> None:
     ended = run(command, "sequence-sort", *COMMANDS[command], "--out", "folder")
     assert ended.code == 0, ended.err
     folder = tmp_path / "folder"
     written = {"run.json": set(json.loads((folder / "run.json").read_text("utf-8")))}
     written |= {path.name: set(pd.read_parquet(path).columns) for path in folder.glob("*.parquet")}
     assert documented(command) == written
+    page = (folder / "report.html").read_text("utf-8")
+    parts = (re.search(pattern, page, re.DOTALL) for pattern in (r"<h1>(.*?)</h1>", r'<p class="answer">(.*?)</p>'))
+    said = " ".join(unescape(part[1]) for part in parts if part)
+    shown = run("show", "folder")
+    assert " ".join(shown.out.split()).startswith(" ".join(said.split()))
