@@ -215,7 +215,9 @@ def test_progress_is_told_on_standard_error(run: Run) -> None:
     for part in ("Scores by eap-ig-inputs, 4 pairs ...", "30 circuits ...", "The chosen circuit: 00:0"):
         assert part in ended.err
     quiet = run(*COMMAND, "--out", "other", "--json")
-    assert json.loads(quiet.out)["costs"].keys() == {"ends", "scores", "curves", "chosen"}
+    told = json.loads(quiet.out)
+    assert "costs" not in told
+    assert told["cost"].keys() == {"ends", "scores", "curves", "chosen"}
     after = run(*COMMAND, "--from", "other/scores.json", "--out", "third")
     assert "scores made before, not counted here" in " ".join(after.out.split())
     assert "n/a, since the file holds means alone" in " ".join(after.out.split())

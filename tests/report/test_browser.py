@@ -10,12 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import assay
+from assay.circuits import find_circuit
 from assay.data import PromptPair, PromptPairs
 from assay.report import write_page
+from assay.report.audit import write_audit_page
+from assay.report.circuit_page import write_circuit_page
+from assay.report.comparison import setting_of
+from assay.report.comparison_page import comparison_page
+from assay.report.explanations import write_explanations
+from assay.report.interactions import write_interactions_page
+from assay.report.response_page import response_page
+from assay.report.self_repair_page import write_self_repair_page
 from assay.report.tables import Figure, Table, write_tables_page
+from assay.studies.dynamics_audit import CLASSES
+from assay.studies.dynamics_page import write_dynamics_page
 from report.test_page import EVIL
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -327,3 +339,127 @@ def test_reports_of_a_real_model(visit: Open, smollm2: assay.Model, tmp_path: Pa
     bin_of = neurons.importance.reshape(30, 1536)[3, :48]
     assert page("#tip b").inner_text() == f"L3N{np.abs(bin_of).argmax()}"
     assert "largest of 48" in cell.get_attribute("aria-label")
+
+
+def evil(result: Any) -> Any:
+    """The same run of a model and prompts whose every text tries to be markup."""
+    provenance = {**result.provenance, "command": f"assay {EVIL}", "method_source": EVIL}
+    provenance["model"] = {**provenance["model"], "name": EVIL}
+    return replace(result, provenance=provenance)
+
+
+def evil_pairs(pairs: PromptPairs) -> PromptPairs:
+    return replace(pairs, pairs=tuple(PromptPair(EVIL, EVIL, EVIL, EVIL) for _ in pairs), task=EVIL)
+
+
+@pytest.fixture(scope="session")
+def reports(sorter: assay.Model, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of every kind besides scores and screening, by command; texts from outside try to be markup."""
+    folder = tmp_path_factory.mktemp("kinds")
+    paths = {name: folder / f"{name}.html" for name in KINDS}
+    pairs, more = assay.tasks.sort(sorter, n=4), assay.tasks.sort(sorter, n=4, seed=1)
+
+    found = find_circuit(sorter, pairs, more, size=0.1)
+    write_circuit_page(replace(evil(found), evaluated=evil_pairs(more)), paths["circuit"])
+
+    measured: list[assay.Scores] = []
+    exact, rows = assay.compare(sorter, pairs, "attribution-patching,hvp", on_scores=measured.append)
+    run = {"request": {"k": 10}, **setting_of(exact), "configuration": {"task": {"name": EVIL}}}
+    run["provenance"] = evil(exact).provenance
+    page = comparison_page(rows, run, replace(evil(exact), pairs=evil_pairs(pairs)), measured[1:])
+    paths["compare"].write_text(page, "utf-8")
+
+    explained = evil(assay.explain_all(sorter, [assay.Question("3 1 2"), assay.Question("2 1")], baseline="mean"))
+    items = tuple(replace(item, id=EVIL, tokens=(EVIL, *item.tokens[1:])) for item in explained)
+    write_explanations(replace(explained, items=items), paths["explain"])
+
+    repaired = evil(assay.self_repair(sorter, pairs))
+    write_self_repair_page(replace(repaired, pairs=evil_pairs(pairs)), paths["self-repair"])
+
+    curve = assay.response_curve(sorter, pairs, "L1H2", points=3, segments=2)
+    paths["response"].write_text(response_page(evil(curve), evil_pairs(pairs)), "utf-8")
+
+    audited = evil(assay.audit_gradients(sorter, assay.tasks.sort(sorter, n=32), rivals=(), pruning=True))
+    sets = tuple(replace(of, pairs=evil_pairs(of.pairs)) for of in audited.sets)
+    write_audit_page(replace(audited, sets=sets), paths["audit"])
+
+    together = evil(assay.measure_interactions(sorter, assay.tasks.sort(sorter, n=32), sites="heads[0:1],mlps"))
+    write_interactions_page(replace(together, pairs=evil_pairs(together.pairs)), paths["interactions"])
+
+    numbers = {name: [0.1, 0.5, 0.7] for name in DYNAMICS}
+    table = pd.DataFrame({"seed": [0, 0, 0], "step": [1, 10, 20], **numbers})
+    setting = {"task": EVIL, "layers": 4, "heads": 4}
+    about = {"training": {"setting": setting}, "measured": {"n": 32, "ablation": EVIL}, "command": EVIL}
+    write_dynamics_page(table, about, paths["dynamics"])
+    return paths
+
+
+KINDS = ("circuit", "compare", "explain", "self-repair", "response", "audit", "interactions", "dynamics")
+DYNAMICS = ("accuracy", *(f"{name}_{place}" for place in ("in", "out") for name in ("metric", *CLASSES)),
+            "rho_in_G", "rho_out_G", "rho_out_|grad.delta|")  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_page_of_each_kind(visit: Open, reports: dict[str, Path], kind: str) -> None:
+    """Question, model, answer and a figure are on the first screen; nothing scrolls sideways; texts stay text."""
+    page = visit(reports[kind])
+    assert page.fits
+    nothing_came_alive(page)
+    figure = ".figures .card, div.text"
+    for selector in (".kicker", "h1", ".answer"):
+        box = page(selector).first.bounding_box()
+        assert box["y"] + box["height"] <= 800, selector
+    assert page(figure).first.bounding_box()["y"] < 650
+    assert page(".answer").count() == 1
+    assert re.search(r"\d", page(".answer").inner_text())
+    assert EVIL in page("pre").first.inner_text()
+    sections = page("#contents a").all_inner_texts()
+    assert sections[-1] == "Reproduce"
+    assert all(len(name) <= 24 for name in sections if name != EVIL)
+    if kind not in ("explain", "dynamics"):
+        assert EVIL in page("td.prompt").all_inner_texts()
+    own = "[...document.querySelectorAll('main [id]')].filter((each) => !each.closest('.js-plotly-plot > *'))"
+    identities = page.page.evaluate(f"{own}.map((each) => each.id)")
+    assert len(set(identities)) == len(identities)
+    assert all(re.fullmatch(r"[\w-]+", each) for each in identities)
+    table = page("main table").filter(has=page("th button")).first
+    header = table.locator("th:has(button)").last
+    header.locator("button").evaluate("(button) => button.click()")
+    assert header.get_attribute("aria-sort") in ("ascending", "descending")
+    page.page.emulate_media(media="print")
+    assert page("nav").is_hidden()
+    assert page.page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    narrow = visit(reports[kind], 400, "dark")
+    assert narrow.fits
+
+
+def test_a_circuit_answers_to_mouse_and_keys(visit: Open, reports: dict[str, Path]) -> None:
+    page = visit(reports["circuit"])
+    node = page("svg.graph .node[data-node=m0]")
+    touching = page("svg.graph .edge[data-source=m0], svg.graph .edge[data-target=m0]")
+    node.hover()
+    assert page("#tip b").inner_text() == "m0"
+    assert "into it" in page("#tip").inner_text()
+    assert page("svg.graph .edge.lit").count() == touching.count() > 1
+    page("h1").hover()
+    assert page("svg.graph.lighting").count() == 0
+    assert page("#tip").is_hidden()
+    assert page("svg.graph [tabindex='0']").count() == 1
+    node.focus()
+    page.page.keyboard.press("ArrowUp")
+    assert re.fullmatch(r".*m0.*", page("#tip b").inner_text())
+    assert re.fullmatch(r"[+-][\d.e+-]+", page("#tip div").inner_text())
+    assert page("svg.graph .edge.lit").count() == 1
+    assert page("svg.graph .node.lit").count() == 2
+    page.page.keyboard.press("ArrowDown")
+    assert page.page.evaluate("document.activeElement.dataset.node") == "m0"
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.evaluate("document.activeElement.dataset.node") != "m0"
+
+
+def test_tokens_tell_their_scores(visit: Open, reports: dict[str, Path]) -> None:
+    page = visit(reports["explain"])
+    page("div.text span").nth(1).hover()
+    assert re.search(r"gim: [+-][\d.]+", page("#tip").inner_text())
+    page("div.text span").first.focus()
+    assert EVIL in page("#tip").inner_text()

@@ -27,7 +27,7 @@ from assay.report import describe
 from assay.report.comparison import print_comparison, print_headline, print_setting, read_comparison, setting_of
 from assay.report.comparison_page import write_comparison
 from assay.report.places import print_folder
-from assay.scores import configuration_hash
+from assay.scores import Scores, configuration_hash
 from assay.sites import Component, Selection, parse
 from assay.store import finished_run, require_writable
 from assay.store.files import read_run_json
@@ -84,10 +84,12 @@ def compare_methods(given: dict[str, Any], command: str, jobs: Jobs) -> None:
             console.print(escape(describe(loaded)), style="dim", highlight=False)
         pairs = prompts.pairs(loaded)
         names = ("k", "sites", "metric", "direction", "memory", "seed", "align", "chat", "force")
-        exact, found = compare(loaded, pairs, chosen, **{name: given[name] for name in names}, jobs=jobs, progress=True)
+        measured: list[Scores] = []
+        options = {name: given[name] for name in names}
+        exact, found = compare(loaded, pairs, chosen, **options, jobs=jobs, progress=True, on_scores=measured.append)
         exact.provenance["command"] = command
         kept = {"request": request, "configuration": exact.configuration, "provenance": exact.provenance}
-        write_comparison(folder, found, {**setting_of(exact), **kept}, exact)
+        write_comparison(folder, found, {**setting_of(exact), **kept}, exact, measured[1:])
     run = read_run_json(folder)
     if given["as_json"]:
         print(json.dumps(run, indent=2, ensure_ascii=False))

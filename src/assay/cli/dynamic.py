@@ -12,15 +12,17 @@ from assay.cli.console import Interrupted, make_console
 from assay.errors import OptionError, StoreError
 from assay.studies.dynamics import dynamics
 from assay.studies.dynamics_audit import audit_at
+from assay.studies.dynamics_page import answer, write_dynamics_page
 from assay.studies.folder import read_json
 from assay.training.checkpoints import ABOUT
 
 
-def carry_out(given: dict[str, Any]) -> None:
+def carry_out(given: dict[str, Any], command: str) -> None:
     """Measure, keep, say where.
 
     Args:
         given: the command's arguments by name.
+        command: the command line that measures this again.
     """
     training: Path = given["training"]
     about = read_json(training / ABOUT, "a training")
@@ -45,12 +47,14 @@ def carry_out(given: dict[str, Any]) -> None:
     out = given["out"] or training.with_name(f"{training.name}-dynamics")
     console = make_console()
     try:
-        dynamics(
+        table = dynamics(
             training, out, measure, request, _seeds(given["seeds"]), lambda line: console.print(line, highlight=False)
         )
     except KeyboardInterrupt:
         raise Interrupted(f"what was measured is kept in {out}; the same command goes on.") from None
-    console.print(f"Table and figures: {escape(str(out))}", style="dim", soft_wrap=True)
+    write_dynamics_page(table, {"training": about, "measured": request, "command": command}, out / "report.html")
+    console.print(f"\n[bold]{escape(answer(table)[0])}[/bold]", highlight=False)
+    console.print(f"Table, figures and page (report.html): {escape(str(out))}", style="dim", soft_wrap=True)
 
 
 def _seeds(given: str | None) -> list[int] | None:

@@ -24,6 +24,7 @@ def dynamics(
     moment, the same command goes on.
     """
     given = dict(locals())
+    from assay.cli.again import command_line
     from assay.cli.dynamic import carry_out
 
-    carry_out(given)
+    carry_out(given, command_line(dynamics, "dynamics", given, ("training",)))

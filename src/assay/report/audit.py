@@ -12,12 +12,16 @@ from rich.markup import escape
 
 from assay.audit.ranks import CLASSES, SHARE, UNSETTLED
 from assay.audit.result import CAUSE, MAGNITUDE, Audit, AuditedSet
+from assay.report import words
 from assay.report.figures import INK_SOFT, NEGATIVE, POSITIVE, styled
+from assay.report.html import prompts_shown
 from assay.report.tables import Figure, Table, number, plus_minus, print_tables, write_tables_page
 from assay.report.terminal import KeptMetric, print_baseline
 
 COMPONENTS_SHOWN = 20
-COLOURS = {"hero": POSITIVE, "bloat": NEGATIVE, "aligned": "#98a2b3", UNSETTLED: "#d9dee7"}
+SYMBOLS = {"hero": "triangle-up", "bloat": "square", "aligned": "circle", UNSETTLED: "circle-open"}
+DASHES = ("solid", "dash", "dot", "dashdot")
+COLOURS = {"hero": POSITIVE, "bloat": NEGATIVE, "aligned": "#98a2b3", UNSETTLED: "#98a2b3"}
 PALETTE = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
 
 
@@ -57,6 +61,7 @@ def _correlations(result: Audit) -> Table:
             for row in result.correlations().itertuples()
         ],
         left=2,
+        short="Correlations",
         note=f"{MAGNITUDE}: norm of the loss gradient of a component's weights over the square root of their number. "
         f"Others: the gradient of {result.gradient_metric} met with the ablation's own change. In brackets: 95 % "
         "bootstrap intervals over prompts and batches.",
@@ -75,6 +80,7 @@ def _components(result: Audit, of: AuditedSet, top: int) -> Table:
              f"{max(row[f'p_{name}'] for name in CLASSES):.2f}"]
             for row in result.to_pandas(of).head(top).to_dict("records")
         ],
+        short="Components",
         note=f"{CAUSE}: what {result.metric} loses, in {result.unit}, under {result.ablation} ablation, ± its standard "
         f"error. Delta: rank by {MAGNITUDE} less rank by {CAUSE}; hero at -{limit:.3g} or less, bloat at {limit:.3g} "
         "or more. p: share of bootstrap draws that give the likeliest class; below 0.9 it is unsettled.",
@@ -90,6 +96,7 @@ def _layers(result: Audit) -> Table:
              *(str(row[name]) for name in (*CLASSES, UNSETTLED))]
             for row in result.layer_profile().to_dict("records")
         ],
+        short="Layers",
         note="Means over the layer's components, and how many there are of each class.",
     )  # fmt: skip
 
@@ -111,12 +118,14 @@ def _pruned(result: Audit) -> list[Table]:
         Table(
             "Heroes and bloats, one by one and together",
             ["prompts", "class", "mean single", "joint", "joint / mean single", "joint / sum of singles"], groups, 2,
+            short="Groups",
             note=f"Losses of {result.metric} on the first {len(result.pruning.sets[0].clean)} prompts. Ratios with "
             "95 % intervals, where single losses are beyond noise.",
         ),
         Table(
             f"{result.metric} while components are pruned, averaged over all sizes",
             ["order of", *(of.name for of in result.sets)], lines,
+            short="Pruning",
             note="The least important go first; higher is better. random: one random order.",
         ),
     ]  # fmt: skip
@@ -129,8 +138,9 @@ def figures(result: Audit) -> list[Figure]:
     if result.pruning is not None:
         for i, of in enumerate(result.pruning.sets):
             figure = go.Figure()
-            for colour, (name, table) in zip(PALETTE * 2, of.values.items(), strict=False):
-                figure.add_scatter(x=result.pruning.sizes, y=table.mean(1), name=name, line={"color": colour})
+            for i_line, (name, table) in enumerate(of.values.items()):
+                line = {"color": PALETTE[i_line % len(PALETTE)], "dash": DASHES[i_line % len(DASHES)]}
+                figure.add_scatter(x=result.pruning.sizes, y=table.mean(1), name=name, line=line)
             figure.update_xaxes(title_text="components ablated, least important first")
             figure.update_yaxes(title_text=result.metric)
             found.append(Figure(f"pruning-{i}", f"Pruning, {of.name}", styled(figure, height=380)))
@@ -142,13 +152,17 @@ def _ranks(result: Audit) -> go.Figure:
     for name in (*CLASSES, UNSETTLED):
         mine = frame[frame["class"] == name]
         figure.add_scatter(
-            x=mine["rank_C"], y=mine["rank_G"], text=mine["component"], name=name, mode="markers+text",
+            x=mine["rank_C"], y=mine["rank_G"], text=mine["component"], name=name,
+            mode="markers" if name == UNSETTLED else "markers+text",
             textposition="top center",
-            marker={"color": COLOURS[name], "size": 9, "line": {"color": INK_SOFT, "width": 1}},
+            marker={"color": COLOURS[name], "symbol": SYMBOLS[name], "size": 9},
+            hovertemplate="%{text}: rank by cause %{x}, by gradient %{y}",
         )  # fmt: skip
     figure.update_xaxes(title_text=f"rank by cause ({result.ablation} ablation)")
     figure.update_yaxes(title_text="rank by gradient magnitude")
-    return styled(figure, height=420)
+    return styled(figure, height=420).update_layout(
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"}, margin={"t": 36}
+    )
 
 
 def _delta_by_layer(result: Audit) -> go.Figure:
@@ -163,13 +177,13 @@ def _delta_by_layer(result: Audit) -> go.Figure:
 
 
 def print_audit(console: Console, result: Audit, top: int = COMPONENTS_SHOWN) -> None:
-    """Baseline, answer, tables, cost."""
-    metric = KeptMetric(result.metric, **result.provenance["metric"])
-    for of in result.sets:
-        print_baseline(console, of.baseline, metric, f"{of.name}, {len(of.pairs)} prompts")
+    """Question, answer, baseline, tables, cost."""
     console.print(f"\n[bold]{escape(question(result))}[/bold]")
     for sentence in answer(result):
         console.print(escape(sentence), highlight=False)
+    metric = KeptMetric(result.metric, **result.provenance["metric"])
+    for of in result.sets:
+        print_baseline(console, of.baseline, metric, f"{of.name}, {len(of.pairs)} prompts")
     print_tables(console, tables(result, top))
     seconds = sum(sum(spent["seconds"].values()) for of in result.cost.values() for spent in of.values())
     console.print(f"Cost: {seconds:.1f} s", style="dim")
@@ -180,6 +194,13 @@ def write_audit_page(result: Audit, path: str | Path) -> None:
     write_tables_page(
         path, title=question(result), answer=answer(result), tables=tables(result, len(result.components)),
         figures=figures(result), provenance=result.provenance,
+        kicker=words.kicker(result.provenance, result.sets[0].pairs, result.metric, f"{result.ablation} ablation"),
+        prompts=[
+            prompts_shown(of.pairs, of.baseline, result.metric, result.unit, of.name if len(result.sets) > 1 else "")
+            for of in result.sets
+        ],
+        stages=words.stages(result.cost),
+        kept="All losses and estimates are in scores.parquet beside this page; assay.Audit.load(folder) reads them.",
         details={"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
     )  # fmt: skip
 

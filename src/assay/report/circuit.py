@@ -40,10 +40,11 @@ def answer(found: FoundCircuit) -> list[str]:
     nodes = nodes_of(found)[:-1]
     inside = items_in(found) if found.level == "neuron" else nodes
     named = ", ".join(inside[:NAMED]) + (f" and {len(inside) - NAMED} more" if len(inside) > NAMED else "")
-    between = f", from {len(nodes)} nodes ({named})," if found.level == "edge" else f" ({named})"
+    between = f", from {len(nodes)} nodes," if found.level == "edge" else ""
     f = found.faithfulness
     sentences = [
-        f"{many} {ITEMS[found.level]}{between} have a faithfulness of {interval(f)}: {share_of(f.value)}. {how(found)}",
+        f"{many} {ITEMS[found.level]}{between} have a faithfulness of {interval(f)}: {share_of(f.value)}.",
+        f"{'Nodes' if found.level == 'edge' else 'In the circuit'}: {named}. {how(found)}",
     ]
     if _is_everything(found) and not found.setting.get("size_given", True):
         sentences.insert(

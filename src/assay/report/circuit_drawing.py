@@ -13,7 +13,7 @@ import numpy as np
 
 from assay.circuits.edges import EdgeScores
 from assay.circuits.found import FoundCircuit
-from assay.circuits.naming import neurons_of, nodes_of
+from assay.circuits.naming import item_name, neurons_of, nodes_of
 
 COLOURS = {"q": "#1b7837", "k": "#b35806", "v": "#762a83", "": "#667085"}
 """Of edges into queries, keys, values, and into MLPs and the logits."""
@@ -102,7 +102,7 @@ def caption(found: FoundCircuit) -> str:
 
 
 def to_svg(found: FoundCircuit) -> str:
-    """The drawing as an SVG element; it has a title for every line and node."""
+    """The drawing as an SVG element; every line and node has a title, which a page's script shows at once."""
     places, width, height = _places(drawn_nodes(found))
     least, most = min(width, int(0.75 * width) + 60), int(1.5 * width)
     middles = np.array(list(places.values()))
@@ -110,13 +110,13 @@ def to_svg(found: FoundCircuit) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'style="display: block; margin: 0 auto; width: 100%; min-width: {least}px; max-width: {most}px" '
-        'font-family="system-ui, sans-serif" font-size="14" role="img">',
+        'font-family="system-ui, sans-serif" font-size="14" class="graph" role="group">',
         f"<title>{escape(caption(found))}</title>",
         "<defs>",
         *(
             f'<marker id="into-{reads or "other"}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" '
             'markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" '
-            f'fill="{colour}"/></marker>'
+            f'fill="var(--into-{reads or "other"}, {colour})"/></marker>'
             for reads, colour in COLOURS.items()
         ),
         "</defs>",
@@ -125,20 +125,44 @@ def to_svg(found: FoundCircuit) -> str:
         line = _route(places[edge.source], places[edge.target], middles, width)
         (x0, y0), (x1, y1), (x2, y2), (x3, y3) = line
         dash = ' stroke-dasharray="5 4"' if edge.score < 0 else ""
+        way = f"M{x0:.0f} {y0:.0f}C{x1:.0f} {y1:.0f} {x2:.0f} {y2:.0f} {x3:.0f} {y3:.0f}"
         parts.append(
-            f'<path d="M{x0:.0f} {y0:.0f}C{x1:.0f} {y1:.0f} {x2:.0f} {y2:.0f} {x3:.0f} {y3:.0f}" '
-            f'fill="none" stroke="{COLOURS[edge.reads]}" stroke-width="{0.8 + 3.2 * edge.weight:.2f}" '
-            f'stroke-opacity="0.8" marker-end="url(#into-{edge.reads or "other"})"{dash}>'
-            f"<title>{escape(edge.name)}: {edge.score:+.4g}</title></path>"
+            f'<g class="edge" data-source="{escape(edge.source)}" data-target="{escape(edge.target)}">'
+            f"<title>{escape(edge.name)}: {edge.score:+.4g}</title>"
+            f'<path class="reach" d="{way}" fill="none" stroke="none" stroke-width="10" pointer-events="stroke"/>'
+            f'<path d="{way}" fill="none" stroke="{_ink(edge.reads)}" stroke-width="{0.8 + 3.2 * edge.weight:.2f}" '
+            f'stroke-opacity="0.8" marker-end="url(#into-{edge.reads or "other"})"{dash}/></g>'
         )
+    about = _about(found)
     for name, (x, y) in places.items():
         shown = f"{name} ({neurons[name]})" if name in neurons else name
         parts.append(
+            f'<g class="node" data-node="{escape(name)}"><title>{escape(about[name])}</title>'
             f'<rect x="{x - WIDE / 2:.0f}" y="{y - HIGH / 2:.0f}" width="{WIDE}" height="{HIGH}" rx="6" '
             f'fill="var(--card, #fff)" stroke="#667085"/>'
-            f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle" fill="currentColor">{escape(shown)}</text>'
+            f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle" fill="currentColor">{escape(shown)}</text></g>'
         )
     return "\n".join([*parts, "</svg>"])
+
+
+def _ink(reads: str) -> str:
+    """A page in the dark has lighter ones."""
+    return f"var(--into-{reads or 'other'}, {COLOURS[reads]})"
+
+
+def _about(found: FoundCircuit) -> dict[str, str]:
+    """Of each node its name and what is known of it: its edges and the strongest, or its own score."""
+    if isinstance(found.scores, EdgeScores):
+        edges = edges_of(found)
+        said = {}
+        for name in nodes_of(found):
+            into, out = ([e for e in edges if getattr(e, end) == name] for end in ("target", "source"))
+            strongest = max([*into, *out], key=lambda e: abs(e.score), default=None)
+            best = f"; strongest {strongest.name} {strongest.score:+.4g}" if strongest else ""
+            said[name] = f"{name}: {len(into)} into it, {len(out)} out of it{best}"
+        return said
+    scores = {item_name(c): value for c, value in zip(found.scores.components, found.scores.importance, strict=True)}
+    return {name: f"{name}: {scores[name]:+.4g}" if name in scores else name for name in nodes_of(found)}
 
 
 def _route(source: Place, target: Place, middles: np.ndarray, width: int) -> np.ndarray:

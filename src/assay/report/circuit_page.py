@@ -12,7 +12,8 @@ from assay.circuits.found import FoundCircuit
 from assay.report import circuit as words
 from assay.report.circuit_drawing import caption, is_wide, to_svg
 from assay.report.figures import INK_SOFT, NEGATIVE, POSITIVE, styled
-from assay.report.html import render, write
+from assay.report.html import prompts_shown, render, write
+from assay.report.words import kicker, stages
 
 SCORES_SHOWN = 40
 
@@ -29,6 +30,7 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
         "circuit.html",
         figures=[("curve", "Faithfulness over circuit size", curve(found))],
         found=found,
+        kicker=kicker(found.provenance, found.evaluated, found.scores.metric, f"{found.level} level"),
         title=words.question(found),
         answer=words.answer(found),
         label=words.label_sentence(found),
@@ -40,7 +42,6 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
         meaning_of_faithfulness=words.meaning_of_faithfulness(found),
         meaning_of_scores=words.meaning_of_scores(found),
         verdict=f"{words.verdict(found)}: {words.VERDICTS[words.verdict(found)]}",
-        cost=words.cost_sentence(found),
         next_step=words.next_step(found, "FOLDER"),
         curve_rows=words.curve_rows(found),
         circuit=Markup(to_svg(found)),
@@ -48,9 +49,24 @@ def write_circuit_page(found: FoundCircuit, path: str | Path) -> None:
         wide=is_wide(found),
         score_columns=words.score_columns(found),
         score_rows=words.score_rows(found, SCORES_SHOWN),
+        prompts=prompts_shown(found.evaluated, found.baseline, found.scores.metric, found.scores.unit),
+        stages=stages(found.costs),
+        cited=_cited(found),
+        kept="All scores are in scores.parquet beside this page, the circuit in circuit.dot; "
+        "assay.circuits.FoundCircuit.load(folder) reads them.",
         details=details,
     )
     write(page, path)
+
+
+def _cited(found: FoundCircuit) -> str:
+    given = found.provenance
+    source = f" ({given['method_source']})" if given.get("method_source") else ""
+    version = f", as implemented in assay {given['versions']['assay']}" if given.get("versions") else ""
+    whole = (
+        f"Method: {found.scores.method}{source}{version}. Faithfulness, CPR and CMD: Mueller et al., arXiv 2504.13151."
+    )
+    return f"{whole} Completeness: Marks et al., arXiv 2403.19647." if found.absolute.complement else whole
 
 
 def curve(found: FoundCircuit) -> go.Figure:
@@ -91,6 +107,7 @@ def curve(found: FoundCircuit) -> go.Figure:
         margin={"t": 40, "b": 90},
         updatemenus=[
             {"type": "buttons", "direction": "right", "buttons": buttons, "x": 0.5, "xanchor": "center", "y": -0.2,
-             "yanchor": "top", "pad": {"r": 0, "t": 0}, "font": {"size": 11, "color": "#344054"}}
+             "yanchor": "top", "pad": {"r": 0, "t": 0}, "bgcolor": "#d5dae3",
+             "font": {"size": 11, "color": "#1a2130"}}
         ],
     )  # fmt: skip

@@ -117,8 +117,7 @@ def circuit_as_json(found: FoundCircuit, top: int) -> dict[str, Any]:
             {"name": row[0], "score": float(row[1]), "in_circuit": row[3] == "yes", "verdict": words.verdict(found)}
             for row in words.score_rows(found, top)
         ],
-        "cost": found.scores.cost,
-        "costs": found.costs,
+        "cost": found.costs,
         "configuration": found.scores.configuration,
         "provenance": found.provenance,
     }

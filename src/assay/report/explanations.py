@@ -92,6 +92,25 @@ def listed(found: Explanations) -> str | None:
     return f"{which} the {TOP} tokens that {found.methods[0]} ranks first are listed; all are on the page."
 
 
+def answer(found: Explanations) -> str:
+    """What the first method ranks first, and what all tokens together carry; of several texts the latter alone."""
+    method = found.methods[0]
+    if len(found) == 1:
+        item = found[0]
+        best = item.top(method, 3)
+        told = ", ".join(f"{_quoted(row.token)} ({row.score:+.3g})" for row in best.itertuples())
+        return (
+            f"{method} ranks first: {told}. With every token replaced by {visible(item.baseline)} {item.metric} of "
+            f"{_quoted(item.target)} goes from {item.value:+.4g} to {item.baseline_value:+.4g} {item.unit}."
+        )
+    differences = np.array([item.value - item.baseline_value for item in found])
+    error = differences.std(ddof=1) / len(differences) ** 0.5
+    return (
+        f"Over {len(found)} texts, replacing every token costs {differences.mean():+.3g} ± {error:.2g} on average (in "
+        f"each text's own unit); below, each token by what {method} gives it."
+    )
+
+
 def next_step(found: Explanations) -> str | None:
     """What to do about scores that nothing has checked."""
     if not any(kind_of(name) == "measured" for name in found.methods):
@@ -144,6 +163,7 @@ def cautions(found: Explanations) -> list[str]:
 def print_explanations(console: Console, found: Explanations, folder: Path | None = None) -> None:
     """Each text coloured by each method, with numbers; then faithfulness, cost and where it is kept."""
     console.print(f"\n[bold]{escape(title(found))}[/bold]")
+    console.print(escape(answer(found)), highlight=False)
     for note in filter(None, (meaning(found), COLOURS, listed(found))):
         console.print(escape(note), style="dim", highlight=False)
     for item in found.items[:TEXTS_IN_TERMINAL]:
@@ -238,12 +258,14 @@ def write_explanations(found: Explanations, path: Path) -> None:
     kept = {name: getattr(found, name) for name in ("configuration", "cost", "provenance")}
     page = render(
         "explanations.html",
+        kicker=f"{model['name']} · {len(found)} text{'s' if len(found) > 1 else ''} · {', '.join(found.methods)}",
         title=title(found),
+        answer=answer(found),
         meaning=meaning(found),
         colours=COLOURS,
         cautions=cautions(found),
         next_step=next_step(found),
-        cost=spent(found),
+        stages=words.stages(found.cost),
         tables=faithfulness_tables(measured, found.configuration["seed"]) if measured else [],
         faithfulness_meaning=faithfulness_meaning(found, measured) if measured else None,
         faithfulness_caution=faithfulness_caution(measured) if measured else None,
@@ -254,7 +276,6 @@ def write_explanations(found: Explanations, path: Path) -> None:
             + "; ".join(f"{name} ({source})" for name, source in found.provenance["sources"].items())
             + f"; as implemented in assay {found.provenance['versions']['assay']}."
         ),
-        command=found.provenance.get("command"),
         details=kept,
     )
     write(page, path)

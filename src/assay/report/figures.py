@@ -13,8 +13,9 @@ from assay.sites import KINDS, Component
 
 # Blue - white - vermilion: told apart by every common kind of colour blindness, and in print.
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
-POSITIVE, NEGATIVE = "#b2182b", "#2166ac"
-INK_SOFT = "#667085"
+POSITIVE, NEGATIVE = "#d6453d", "#3b82c9"
+"""Of lines and dots; seen on light and on dark."""
+INK_SOFT = "#737d90"
 GRID = "rgba(125, 135, 150, 0.25)"
 """Read on light and dark pages, as is the one before."""
 MAP_MARK = {"color": "#1b1f24", "width": 1.5}

@@ -3,8 +3,9 @@
 A page is a template that extends ``base.html``, filled in by `render`. What a template gets without asking: the style,
 the script (tables sort and filter, commands copy, sections are named in the bar, maps and figures answer), a policy by
 which a browser loads nothing and runs no other script, and the macros of ``parts.html`` (``figures_of``, ``table``,
-``tables_of``, ``prompt_tables``). Its blocks: ``title``, ``head`` (more style), and ``body``; or, for a run on prompt
-pairs, inside the given body, ``kicker``, ``answer``, ``main_figure``, ``components``, ``cite`` and ``kept``.
+``tables_of``, ``prompt_tables``, ``example_prompts``, ``cost_table``, ``reproduce``). Its blocks: ``title``,
+``head`` (more style), and ``body``; or, for a run on prompt pairs, inside the given body, ``kicker``, ``answer``,
+``main_figure``, ``components``, ``cite`` and ``kept``.
 
 Everything from outside is escaped: by jinja in markup, by `data` inside scripts, by `plain` in labels of plotly, which
 reads some HTML.
@@ -87,12 +88,22 @@ def write(page: str, path: str | Path) -> None:
     Path(path).write_text(page, encoding="utf-8")
 
 
-def frame(pairs: PromptPairs, baseline: Baseline) -> dict[str, Any]:
+def frame(pairs: PromptPairs, baseline: Baseline | None) -> dict[str, Any]:
     """What ``base.html`` shows of a run on prompt pairs besides its answer: baseline and prompts, for `render`."""
-    return {
-        "pairs": pairs,
-        "examples": list(zip(pairs, baseline.clean, baseline.corrupted, strict=True))[:EXAMPLES_SHOWN],
-    }
+    nothing = [None] * len(pairs)
+    clean, corrupted = (nothing, nothing) if baseline is None else (baseline.clean, baseline.corrupted)
+    return {"pairs": pairs, "examples": list(zip(pairs, clean, corrupted, strict=True))[:EXAMPLES_SHOWN]}
+
+
+def prompts_shown(
+    pairs: PromptPairs, baseline: Baseline | None, metric: str, unit: str, name: str = ""
+) -> dict[str, Any]:
+    """Baseline and example prompts, for the macro ``prompt_tables``.
+
+    Args:
+        name: which prompts, where a run has several kinds of them.
+    """
+    return {"metric": metric, "unit": unit, "baseline": baseline, "name": name, **frame(pairs, baseline)}
 
 
 def drawing(figure: Figure) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -203,11 +203,19 @@ def sentences(scores: ScreenedScores) -> list[str]:
 
 
 def print_screening(
-    console: Console, scores: ScreenedScores, top: int | None = None, folder: Path | None = None
+    console: Console,
+    scores: ScreenedScores,
+    top: int | None = None,
+    folder: Path | None = None,
+    beneath: Callable[[], object] = lambda: None,
 ) -> None:
-    """Question, answer, what it rests on, the leaders, the cost of every stage, and where it is kept."""
+    """Question, headline, what ``beneath`` prints, answer, what it rests on, leaders, cost, where it is kept."""
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
-    console.print(escape(answer(scores)))
+    first, more = headline(scores), answer(scores)
+    console.print(escape(first), highlight=False)
+    beneath()
+    if more != first:
+        console.print(escape(more))
     for sentence in sentences(scores):
         console.print(escape(sentence), highlight=False)
     for warning in filter(None, (unsettled(scores), *words.cautions(scores))):

@@ -162,11 +162,11 @@ def next_step(result: SelfRepair) -> str:
 
 def print_self_repair(console: Console, result: SelfRepair, top: int = HEADS_SHOWN) -> None:
     """Counts, readouts, heads and the rows that hide most."""
-    metric = KeptMetric(result.metric, **result.provenance["metric"])
-    print_baseline(console, result.baseline, metric, result.provenance["metric_chosen_because"])
     console.print(f"\n[bold]{escape(question(result))}[/bold]")
     for sentence in answer(result):
         console.print(escape(sentence), highlight=False)
+    metric = KeptMetric(result.metric, **result.provenance["metric"])
+    print_baseline(console, result.baseline, metric, result.provenance["metric_chosen_because"])
     if len(result.rows):
         for header, *lines in (table_of_effects(result), table_of_gradients(result)):
             _print_table(console, header, lines, left=2)

@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 
 from assay.interactions import SelfRepair
 from assay.interactions.result import hidden, interaction
+from assay.report import words
 from assay.report.figures import NEGATIVE, POSITIVE, styled
-from assay.report.html import render, write
+from assay.report.html import prompts_shown, render, write
 from assay.report.self_repair import (
     COMPENSATION_COLUMNS,
     ORDER,
@@ -139,11 +140,12 @@ def _pieces(result: SelfRepair, row: Any) -> list[tuple[str, str, str]]:
 def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
     """Write the page: one file that opens offline."""
     worst = list(result.worst(ROWS_SHOWN).itertuples())
-    components = result.compensation is not None
+    components, model = result.compensation is not None, result.provenance["model"]
     page = render(
         "self_repair.html",
         figures=figures(result),
         result=result,
+        kicker=words.kicker(result.provenance, result.pairs, f"{result.metric} in {result.unit}"),
         title=question(result),
         answer=answer(result),
         readouts=[table_of_effects(result), table_of_gradients(result)] if len(result.rows) else [],
@@ -159,6 +161,11 @@ def write_self_repair_page(result: SelfRepair, path: str | Path) -> None:
         compensation_meaning=compensation_meaning(result) if components else "",
         compensation_columns=COMPENSATION_COLUMNS,
         compensated=table_of_compensation(result, HEADS_SHOWN) if components else [],
+        prompts=prompts_shown(result.pairs, result.baseline, result.metric, result.unit),
+        stages=words.stages(result.cost),
+        cited=f"Model: {model['name']}, weights {model['weights_sha256'][:16]}. Source: "
+        f"{result.provenance['method_source']}, as implemented in assay {result.provenance['versions']['assay']}.",
+        kept="Every row is in rows.parquet beside this page; assay.SelfRepair.load(folder) reads it.",
         details={"configuration": result.configuration, "cost": result.cost, "provenance": result.provenance},
     )  # fmt: skip
     write(page, path)

@@ -27,6 +27,8 @@ class Table:
     left: int = 1
     """How many columns are words."""
     note: str = ""
+    short: str = ""
+    """The title in the bar on top."""
 
 
 def print_tables(console: Console, tables: Sequence[Table]) -> None:
@@ -54,14 +56,33 @@ def write_tables_page(
     figures: Sequence[Figure],
     provenance: dict[str, Any],
     details: dict[str, Any],
+    kicker: str = "",
+    prompts: Sequence[dict[str, Any]] = (),
+    stages: Sequence[Sequence[str]] = (),
+    kept: str = "",
 ) -> None:
-    """Write the page: one file that opens offline."""
+    """Write the page: one file that opens offline.
+
+    Args:
+        answer: what was found, in a sentence; more sentences stand below it.
+        kicker: model and prompts in a line above the question. The model's name, if empty.
+        prompts: `html.prompts_shown` of each kind.
+        stages: `words.stages` of the cost.
+        kept: what else lies beside the page.
+    """
+    name = provenance["model"]["name"]
     page = render(
         "tables.html",
         figures=figures,
         title=title,
         answer=answer,
         tables=tables,
+        kicker=kicker or name,
+        prompts=prompts,
+        stages=stages,
+        cited=f"Model: {name}. Method: {provenance['method_source']}, as implemented in assay "
+        f"{provenance['versions']['assay']}.",
+        kept=kept,
         provenance=provenance,
         details=details,
     )

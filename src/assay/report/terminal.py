@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,11 +49,14 @@ def print_finished(console: Console, scores: Scores, top: int | None = None, fol
     """All that a finished run has to show."""
     kept = scores.provenance.get("metric")  # run folders of before kept the name alone
     metric = KeptMetric(scores.metric, **kept) if kept else metric_named(scores.metric)
-    print_baseline(console, scores.baseline, metric, scores.provenance["metric_chosen_because"])
+
+    def baseline() -> None:
+        print_baseline(console, scores.baseline, metric, scores.provenance["metric_chosen_because"])
+
     if isinstance(scores, ScreenedScores):
-        print_screening(console, scores, top, folder)
+        print_screening(console, scores, top, folder, baseline)
     else:
-        print_scores(console, scores, top or 20, folder)
+        print_scores(console, scores, top or 20, folder, baseline)
 
 
 def print_baseline(console: Console, baseline: Baseline, metric: Described, why: str) -> None:
@@ -76,10 +80,17 @@ def print_baseline(console: Console, baseline: Baseline, metric: Described, why:
         console.print(warning, style="yellow")
 
 
-def print_scores(console: Console, scores: Scores, top: int, folder: Path | None = None) -> None:
-    """Question, answer, the largest components, cost and where it is kept."""
+def print_scores(
+    console: Console,
+    scores: Scores,
+    top: int,
+    folder: Path | None = None,
+    beneath: Callable[[], object] = lambda: None,
+) -> None:
+    """Question, answer, the largest components, cost and where it is kept; ``beneath`` prints under the answer."""
     console.print(f"\n[bold]{escape(words.question(scores))}[/bold]")
-    console.print(escape(words.answer(scores)))
+    console.print(escape(words.answer(scores)), highlight=False)
+    beneath()
     console.print(escape(words.method(scores)), style="dim")
     for sentence in filter(None, (words.meaning(scores), words.beside(scores))):
         console.print(escape(sentence), style="dim")

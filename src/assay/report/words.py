@@ -280,3 +280,33 @@ def describe_origin(scores: Scores) -> str:
     model = scores.provenance["model"]
     described = model["origin"].get("description")
     return f"{model['name']} ({described})" if described else str(model["name"])
+
+
+def kicker(provenance: dict[str, Any], pairs: PromptPairs, *more: str) -> str:
+    """Model, task and prompts in a line, above a page's question."""
+    name = provenance.get("model", {}).get("name", "a model")
+    how_many = f"{len(pairs)} prompt pair{'s' if len(pairs) > 1 else ''}"
+    return " · ".join([name, pairs.task or "own prompts", how_many, *filter(None, more)])
+
+
+def stages(cost: dict[str, Any]) -> list[list[str]]:
+    """Rows of work and time: stage, forward-equivalents, seconds.
+
+    Args:
+        cost: of a run, whose seconds are by stage and whose work is in all; or such costs by name, at any depth.
+    """
+    if "seconds" in cost:
+        return [*([name, "", f"{seconds:.1f}"] for name, seconds in cost["seconds"].items()), ["all", *_in_all(cost)]]
+    rows = []
+    for name, of in cost.items():
+        if "seconds" in of:
+            rows.append([name, *_in_all(of)])
+        else:
+            rows += [[f"{name}: {stage}", *spent] for stage, *spent in stages(of)]
+    return rows
+
+
+def _in_all(cost: dict[str, Any]) -> list[str]:
+    seconds = cost["seconds"]
+    total = sum(seconds.values()) if isinstance(seconds, dict) else seconds
+    return [f"{cost['forward_equivalents']:.1f}", f"{total:.1f}"]

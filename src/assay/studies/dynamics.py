@@ -10,6 +10,7 @@ OUT/accuracy.svg, ...     one figure per measured number, one line per seed
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,15 @@ def write_figures(table: pd.DataFrame, folder: Path) -> list[Path]:
             Line(f"seed {seed}", table.loc[rows, "step"].tolist(), values.loc[rows].tolist())
             for seed, rows in table.groupby("seed").groups.items()
         ]
-        path = folder / f"{name}.svg"
+        path = folder / f"{file_name(name)}.svg"
         path.write_text(line_chart(lines, x_title="step", y_title=name.replace("_", " "), log_x=True), "utf-8")
         written.append(path)
     return written
+
+
+def file_name(name: str) -> str:
+    """A name that every file system and shell takes, as in ``rho_in_abs-grad-delta``."""
+    return re.sub(r"[^\w-]+", "-", re.sub(r"\|([^|]*)\|", r"abs-\1", name)).strip("-")
 
 
 def _thinned(checkpoints: list[Checkpoint], at_most: int | None) -> list[Checkpoint]:

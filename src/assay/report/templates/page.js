@@ -101,23 +101,77 @@
     Plotly.newPlot(script.previousElementSibling, figure.data, figure.layout, { displayModeBar: false, responsive: true });
   });
 
+  // What says more when it is pointed at or focused: the title of a part of a drawing, or the lines of data-tip.
+  const tip = make("div", { id: "tip", role: "tooltip", hidden: "" });
+  document.body.append(tip);
+  const say = (target, lines) => {
+    tip.replaceChildren(make("b", {}, lines[0]), ...lines.slice(1).map((line) => make("div", {}, line)));
+    tip.hidden = false;
+    const place = target.getBoundingClientRect(), own = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(place.right + 8, innerWidth - own.width - 4))}px`;
+    tip.style.top = `${place.top - own.height - 6 > 0 ? place.top - own.height - 6 : place.bottom + 6}px`;
+  };
+  const hide = () => { tip.hidden = true; };
+  const tells = (part, lines) => {
+    for (const event of ["mouseenter", "focus"]) part.addEventListener(event, () => say(part, lines));
+    for (const event of ["mouseleave", "blur"]) part.addEventListener(event, hide);
+    part.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+  };
+  all("[data-tip]").forEach((part) => tells(part, part.dataset.tip.split("\n")));
+  all("main svg > * title").forEach((title) => {
+    const part = title.parentNode, text = title.textContent;
+    title.remove();
+    part.setAttribute("aria-label", text);
+    part.setAttribute("role", "img");
+    const cut = text.lastIndexOf(": ");
+    tells(part, cut < 0 ? [text] : [text.slice(0, cut), ...text.slice(cut + 2).split("; ")]);
+  });
+
+  // The circuit: a node shows its edges, an edge its ends; left and right go from node to node, up and down to its edges.
+  all("svg.graph").forEach((graph) => {
+    const nodes = all(".node", graph), edges = all(".edge", graph);
+    const ends = (edge) => [edge.dataset.source, edge.dataset.target];
+    const light = (part) => {
+      const shown = part?.classList.contains("node")
+        ? edges.filter((edge) => ends(edge).includes(part.dataset.node)) : part ? [part] : [];
+      const names = new Set(shown.flatMap(ends));
+      if (part?.dataset.node) names.add(part.dataset.node);
+      graph.classList.toggle("lighting", Boolean(part));
+      edges.forEach((edge) => edge.classList.toggle("lit", shown.includes(edge)));
+      nodes.forEach((node) => node.classList.toggle("lit", names.has(node.dataset.node)));
+    };
+    let home = nodes[0];
+    [...nodes, ...edges].forEach((part) => {
+      part.setAttribute("tabindex", part === home ? "0" : "-1");
+      for (const event of ["mouseenter", "focus"]) part.addEventListener(event, () => light(part));
+      for (const event of ["mouseleave", "blur"]) part.addEventListener(event, () => light(null));
+      part.addEventListener("focus", () => {
+        if (part.classList.contains("node")) home = part;
+        nodes.forEach((node) => node.setAttribute("tabindex", node === home ? "0" : "-1"));
+      });
+      part.addEventListener("click", () => part.focus());
+      part.addEventListener("keydown", (event) => {
+        const across = (event.key === "ArrowRight") - (event.key === "ArrowLeft");
+        const along = (event.key === "ArrowUp") - (event.key === "ArrowDown");
+        if (!across && !along) return;
+        event.preventDefault();
+        const ring = across ? nodes : [home, ...edges.filter((edge) => ends(edge).includes(home.dataset.node)).reverse()];
+        const at = across ? nodes.indexOf(home) : ring.indexOf(part);
+        ring[(at + across + along + ring.length) % ring.length].focus();
+      });
+    });
+  });
+
   // The map: hovering tells, a click or Enter shows the component in the panel, arrow keys move.
   const data = document.getElementById("explored");
   if (!data) return;
   const explored = JSON.parse(data.textContent);
   const cells = all(".cell[data-c]");
   const panel = document.getElementById("panel");
-  const tip = make("div", { id: "tip", role: "tooltip", hidden: "" });
-  document.body.append(tip);
   const tell = (cell) => {
     const item = explored.items[cell.dataset.c];
-    tip.replaceChildren(make("b", {}, item.name), ...item.lines.slice(0, 5).map(([k, v]) => make("div", {}, `${k}: ${v}`)));
-    tip.hidden = false;
-    const place = cell.getBoundingClientRect(), own = tip.getBoundingClientRect();
-    tip.style.left = `${Math.max(4, Math.min(place.right + 8, innerWidth - own.width - 4))}px`;
-    tip.style.top = `${place.top - own.height - 6 > 0 ? place.top - own.height - 6 : place.bottom + 6}px`;
+    say(cell, [item.name, ...item.lines.slice(0, 5).map(([k, v]) => `${k}: ${v}`)]);
   };
-  const hide = () => { tip.hidden = true; };
   // Rings lie over all cells, or a neighbour would cover half of them.
   const rings = { chosen: draw("rect", { class: "ring", rx: 3 }), focus: draw("rect", { class: "ring focus", rx: 3 }) };
   const ring = (kind, cell) => {
