@@ -1,7 +1,8 @@
 """What half-precision weights change: scores in bfloat16 and float16 beside those in float32, on real models.
 
 Weights are rounded when they are loaded; softmax, norms, logits, metrics and products with deltas are in float32 in
-either case. Differences are of means over prompts, relative to the largest effect in float32. What assay refuses is written down.
+either case. Differences are of means over prompts, relative to the largest effect in float32. What assay refuses is
+written down.
 """
 
 from __future__ import annotations
