@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -37,15 +38,15 @@ class Size:
     neurons: int = 1024
     positions: int = 24
     """Of which clean and corrupted begin with half alike."""
-    examples: int = 8
+    examples: int = 4
 
 
 AXES = {
-    "layers": (3, 6, 12, 24),
-    "heads": (4, 8, 16, 32),
+    "layers": (3, 6, 12, 18),
+    "heads": (2, 4, 8, 16),
     "neurons": (512, 1024, 2048, 4096),
-    "positions": (12, 24, 48, 96),
-    "examples": (4, 8, 16, 32),
+    "positions": (12, 24, 48, 72),
+    "examples": (2, 4, 8, 16),
 }
 PROMPTS = {"n": 16, "tokens": (17, 9)}
 """As IOI's."""
@@ -85,6 +86,7 @@ def measured(repeats: int) -> dict[str, Any]:
             size = replace(Size(), **{axis: value})
             for method, cost in costs_of(size, repeats):
                 runs.append({"axis": axis, "method": method, **asdict(size), **cost})
+                print(axis, value, method, cost, file=sys.stderr, flush=True)
     print("| method | " + " | ".join(AXES) + " |\n|---|" + "---:|" * len(AXES))
     slopes = {}
     for method in METHODS:
