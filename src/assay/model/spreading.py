@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 
@@ -71,7 +73,9 @@ class Place:
         elif where not in SPREAD:
             where = json.loads(where)
         limits = {} if self.max_memory is None else {"max_memory": dict(json.loads(self.max_memory))}
-        return {"device_map": where, "offload_folder": mkdtemp(prefix="assay-offload-"), **limits}
+        folder = mkdtemp(prefix="assay-offload-")  # for weights that lie in no file of their own
+        atexit.register(rmtree, folder, ignore_errors=True)
+        return {"device_map": where, "offload_folder": folder, **limits}
 
     def put(self, hf: PreTrainedModel) -> Any:
         """A model that was loaded without a map."""
