@@ -226,5 +226,5 @@ def test_progress_is_told_on_standard_error(run: Run) -> None:
 def test_bad_options_do_not_wait_for_the_model(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from assay.cli import finding
 
-    monkeypatch.setattr(finding, "load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(finding, "load_given", lambda *_, **__: pytest.fail("loaded"))
     assert run(*COMMAND, "--metric", "exact-match", "--out", "folder").code == 2

@@ -80,7 +80,7 @@ def test_texts_that_are_explained_differently_are_refused_by_name(run: Run, monk
     command = ("explain", "sequence-sort", "--baseline", "mean", "--faithfulness", "--file")
     later = run(*command, "tokens.jsonl")
     assert (later.code, "1 by log-prob (line 1); 1 by logit (line 2)" in " ".join(later.err.split())) == (2, True)
-    monkeypatch.setattr("assay.cli.explaining.load", lambda *_, **__: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("assay.cli.explaining.load_given", lambda *_, **__: pytest.fail("the model was loaded"))
     before = run(*command, "mixed.jsonl")
     said = " ".join(before.err.split())
     assert (before.code, "1 with a contrast (line 1); 2 without a contrast (line 2, mine)" in said) == (2, True)

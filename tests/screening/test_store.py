@@ -157,8 +157,9 @@ def test_killed_at_random_points_it_ends_with_the_same_bytes(tmp_path: Path) -> 
     assert kills
     assert max(seen) > 0
     assert bytes_of(folder) == bytes_of(tmp_path / "whole")
-    assert not (folder / "shards").exists()
+    # A kill may fall between the result and the removal of what was kept; then the next to come removes it.
     require_same(screen_into(folder), assay.ScreenedScores.load(folder))
+    assert not (folder / "shards").exists()
 
 
 def test_processes_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
