@@ -18,8 +18,8 @@ from assay.report.html import frame, plain, render
 from assay.scores import Scores
 from assay.store.plain import write_plain
 
-# Told apart by every common kind of colour blindness (Okabe and Ito), and numbered besides.
 MOST_POINTS = 2000
+# Told apart by every common kind of colour blindness (Okabe and Ito), and by their symbols besides.
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
