@@ -167,6 +167,29 @@ def test_bootstrap_of_the_correlation_covers_the_truth() -> None:
     assert inside > 160
 
 
+@pytest.mark.parametrize(("batches", "examples"), [(1, 1), (1, 40), (40, 1)])
+def test_one_example_or_batch_settles_nothing(batches: int, examples: int) -> None:
+    generator = np.random.default_rng(0)
+    found = audit_ranks(generator.random((10, batches)), generator.random((10, examples)))
+    assert set(found.classes) == {"unsettled"}
+    assert (found.rho_lower, found.rho_upper) == (-1, 1)
+    assert (found.delta_lower == -9).all()
+    assert (found.delta_upper == 9).all()
+
+
+def test_nothing_is_hidden_in_one_example() -> None:
+    assert not hidden_share(np.ones(3), np.ones(3), np.full(3, np.nan), 1).any()
+    assert hidden_share(np.ones(3), np.ones(3), np.full(3, 0.01), 20).all()
+
+
+def test_both_sets_are_measured_by_the_metric_of_the_first(sorter: assay.Model) -> None:
+    pairs = assay.tasks.sort(sorter, n=4)
+    other = PromptPairs(assay.tasks.sort(sorter, n=4, seed=1, length=9).pairs)
+    found = assay.audit_gradients(sorter, pairs, ood=other, rivals=(), ablation="zero")
+    assert found.metric == "exact-match"
+    assert all(of.baseline.clean.max() <= 1 for of in found.sets)
+
+
 def test_tables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match="same components"):
         audit_ranks(np.ones((3, 2)), np.ones((4, 2)))

@@ -112,3 +112,23 @@ def test_bad_options_are_refused(run: Run, tmp_path: Path, arguments: tuple[str,
     assert ended.code == 2
     assert message in ended.err
     assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("audit", "--n", "0"), "at least 1"),
+        (("interactions", "--n", "0"), "at least 1"),
+        (("audit", "--ood", "5"), "the length of the prompts themselves"),
+        (("audit", "--length", "9", "--ood", "9"), "the length of the prompts themselves"),
+        (("audit", "--ood", "²"), "takes a length of sort or reverse, or a file"),
+        (("audit", "--rivals", "gim,gim"), "names one twice"),
+        (("interactions", "--n", "34", "--group", "layer:²"), "has layers 0 to 3"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run: Run, tmp_path: Path, command: tuple[str, ...], said: str) -> None:
+    name, *options = command
+    ended = run(name, "sequence-sort", "--task", "sort", *options, "--out", "folder")
+    assert ended.code == 2
+    assert said in " ".join(ended.err.split())
+    assert not (tmp_path / "folder").exists()

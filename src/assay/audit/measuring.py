@@ -60,6 +60,8 @@ class Choices:
         group_ablation(self.ablation)
         for name in self.rivals:
             rival_named(name, self.ablation)
+        if len(set(self.rivals)) < len(self.rivals):
+            raise OptionError(f"Each rival is measured once; {', '.join(self.rivals)} names one twice.")
         if self.mlp_weights not in MLP_WEIGHTS:
             raise OptionError(f"--mlp-weights: {instead_of(self.mlp_weights, MLP_WEIGHTS)}")
         for name in ("rival_examples", "batches", "pruned_examples"):
@@ -103,8 +105,8 @@ def audit_gradients(
         mean, reference, seed, force, progress, jobs: as in `assay.measure`. Others than this process share in ablations
             and rivals.
         options: ``metric, memory, align, chat``, as in `assay.measure`. Without a metric, causal losses are those of
-            ``exact-match`` for sort and reverse, else of the task's own; rivals follow the gradient of the same, or of
-            ``log-prob`` where it has none.
+            ``exact-match`` for sort and reverse, else of the task's own, in both sets; rivals follow the gradient of
+            the same, or of ``log-prob`` where it has none.
 
     Raises:
         OptionError: a choice that does not exist.
@@ -120,19 +122,19 @@ def audit_gradients(
     common: dict[str, Any] = {"sites": sites, "mean": mean, "seed": seed, "progress": progress, **options}
     common["align"] = "reject" if align == "skip" else align  # prompts are settled once, for all that is measured
     sets, costs, first = [], {}, None
+    chosen = _metric(model, settled(model, pairs, align, chat, seed), metric)  # of both sets, whatever the second has
     for name, given in ((WITHIN, pairs), (BEYOND, ood)):
         if given is None:
             continue
         prompts = settled(model, given, align, chat, seed)
         # Written out, so that rivals on fewer examples take the same means.
         others = (reference or prompts) if method.uses_reference else None
-        chosen = _metric(model, prompts, metric)
         found, scores, cost = _audit_set(model, name, prompts, others, chosen, choices, common, force, jobs)
         sets.append(found)
         costs[name] = cost
-        first = first or (scores, chosen)
+        first = first or scores
     assert first is not None
-    scores, chosen = first
+    scores = first
     result = Audit(
         components=tuple(scores.components),
         sets=tuple(sets),

@@ -3,7 +3,8 @@
 Delta = rank(G) - rank(C), both ascending, ties averaged (Ye, arXiv 2602.01442). With n components a *hidden hero* has
 Delta <= -0.3 n (small gradient, large effect), a *gradient bloat* Delta >= 0.3 n; others are *aligned*. Examples, and
 the batches that gradients are taken on, are redrawn together many times; a class is told where it comes out in nine of
-ten draws, whatever the order of those that are tied, else the component is *unsettled*.
+ten draws, whatever the order of those that are tied, else the component is *unsettled*. Of one example or one batch no
+draw differs from another, so nothing is known of how sure anything is: all are unsettled.
 
 Axes: C components, n examples, b batches, D draws.
 """
@@ -33,7 +34,7 @@ class RankAudit:
     """(C,) rank by the measure less rank by cause."""
     delta_lower: np.ndarray
     delta_upper: np.ndarray
-    """(C,) 95 % bootstrap interval."""
+    """(C,) 95 % bootstrap interval; all that is possible where there is one example or batch."""
     probabilities: np.ndarray
     """(C, 3) share of draws in which a component is hero, aligned, bloat. Their sum is below 1 where ties leave the
     class open: a component that is tied with all others has no rank."""
@@ -85,6 +86,9 @@ def audit_ranks(measure: np.ndarray, causal: np.ndarray, *, draws: int = DRAWS, 
     rhos = spearman(*ranks)
     ends = np.quantile(rhos, [0.025, 0.975]) if np.isfinite(rhos).all() else (np.nan, np.nan)
     rho = float(spearman(there[0][None], there[1][None])[0])
+    if min(n, b) < 2:
+        most_apart, unknown = np.full(count, count - 1.0), np.zeros((count, len(CLASSES)))
+        return RankAudit(there[0] - there[1], -most_apart, most_apart, unknown, rho, -1.0, 1.0)
     return RankAudit(there[0] - there[1], lower, upper, probabilities, rho, float(ends[0]), float(ends[1]))
 
 

@@ -16,8 +16,8 @@ from assay.cli.running import TASK_OPTIONS, TaskPrompts, check_common, load_give
 from assay.data.metrics import metric_named
 from assay.data.readers import PromptSource, is_prompt_source, open_prompts
 from assay.data.tasks import TASKS
-from assay.data.tasks.sequences import TRANSFORMATIONS
-from assay.errors import ModelError, OptionError
+from assay.data.tasks.sequences import DEFAULT_LENGTH, TRANSFORMATIONS
+from assay.errors import ModelError, OptionError, StoreError
 from assay.methods.registry import METHODS
 from assay.methods.requirements import require_mean, require_reference
 from assay.methods.sharded import Jobs
@@ -37,7 +37,7 @@ COMMON = ("metric", "memory", "seed", "align", "chat", "force", "mean")
 
 def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     """Measure, keep, print."""
-    given = {**given, "n": given["n"] or default_pairs(given["task"])}
+    given = {**given, "n": default_pairs(given["task"]) if given["n"] is None else given["n"]}
     rivals = rivals_named(given["rivals"])
     Choices(rivals=rivals, **{name: given[name] for name in CHOSEN})
     check_ablation(given)
@@ -68,6 +68,8 @@ def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
             **{name: given[name] for name in (*CHOSEN, *COMMON)},
         )
         found = replace(found, request=request, provenance={**found.provenance, "command": command})
+        if finished_run(folder, request):
+            raise StoreError(f"Another process finished the same run in {folder} meanwhile. assay show prints it.")
         from assay.audit.folder import save_audit
 
         save_audit(found, folder, finish=lambda scratch: write_audit_page(found, scratch / "report.html"))
@@ -118,9 +120,11 @@ def _ood(given: dict[str, Any]) -> TaskPrompts | None:
     text = given["ood"]
     if text is None:
         return None
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         if "length" not in (TASKS[given["task"]].options if given["task"] in TASKS else ()):
             raise OptionError(f"--ood {text} is a length, which {given['task']} does not have. Give a file of prompts.")
+        if int(text) == (given["length"] or DEFAULT_LENGTH):
+            raise OptionError(f"--ood {text} is the length of the prompts themselves. Give another, such as 9.")
         # Another seed: a short sequence of one length must not be the beginning of a long one of the other.
         return TaskPrompts({**given, "length": int(text), "seed": given["seed"] + 1})
     if not is_prompt_source(text):

@@ -35,6 +35,8 @@ def carry_out(given: dict[str, Any], command: str) -> None:
         raise OptionError(f"--n must be at least 32, not {given['n']}.")
     within: dict[str, Any] = {"length": given["length"]}
     beyond: dict[str, Any] = {"length": given["ood_length"]}
+    if task != "modular-addition" and given["length"] == given["ood_length"]:
+        raise OptionError(f"--ood-length {given['ood_length']} is --length: prompts out of distribution have another.")
     if task == "modular-addition":
         within, beyond = {"kind": "trained"}, {"kind": "held-out"}
     request = {

@@ -12,7 +12,7 @@ def dynamics(
     training: Annotated[Path, typer.Argument(help="Folder of assay train.", show_default=False)],
     n: Annotated[int, typer.Option("--n", help="Prompts in distribution, and as many out of it.")] = 500,
     length: Annotated[int, typer.Option(help="Of reverse and sort: numbers of a prompt in distribution.")] = 5,
-    ood_length: Annotated[int, typer.Option(help="Of reverse and sort: out of distribution, 8 to 11.")] = 9,
+    ood_length: Annotated[int, typer.Option(min=8, max=11, help="Of reverse and sort: out of distribution.")] = 9,
     ablation: Annotated[str, typer.Option(help="mean, zero or resample.")] = "mean",
     seeds: Annotated[str | None, typer.Option(help="Of the training, such as 0,3. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the prompts.")] = 0,

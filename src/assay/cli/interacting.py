@@ -14,9 +14,10 @@ from assay.cli.auditing import check_ablation, loaded
 from assay.cli.console import make_console
 from assay.cli.running import TaskPrompts
 from assay.data import PromptPairs
+from assay.data.encoding import default_metric
 from assay.data.readers import AnyPairs, PromptSource, open_prompts
 from assay.data.tasks import TASKS
-from assay.errors import OptionError
+from assay.errors import OptionError, StoreError
 from assay.interactions.joint_ablation import group_ablation
 from assay.interactions.pairs import Interactions, measure_interactions
 from assay.interactions.pairs_folder import save_interactions
@@ -37,7 +38,8 @@ COMMON = ("ablation", "memory", "seed", "align", "chat", "force", "mean")
 
 def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
     """Measure, keep, print."""
-    given = {**given, "n": given["n"] or (DEFAULT_PAIRS if given["task"] in TASKS else None)}
+    if given["n"] is None and given["task"] in TASKS:
+        given = {**given, "n": DEFAULT_PAIRS}
     group_ablation(given["ablation"])
     check_ablation(given)
     if given["exact"] is not None and given["exact"] < 0:
@@ -71,6 +73,8 @@ def carry_out(given: dict[str, Any], command: str, jobs: Jobs) -> None:
             jobs=jobs,
             **{name: given[name] for name in COMMON},
         )
+        if finished_run(folder, request):
+            raise StoreError(f"Another process finished the same run in {folder} meanwhile. assay show prints it.")
         found = replace(found, request=request, provenance={**found.provenance, "command": command})
         save_interactions(found, folder, finish=lambda scratch: write_interactions_page(found, scratch / "report.html"))
     if as_json:
@@ -90,15 +94,17 @@ def _group(given: dict[str, Any], model: Model, pairs: PromptPairs, reference: A
     if group not in CLASSES:
         return group
     options = {name: given[name] for name in COMMON}
+    metric = given["metric"] or default_metric(model, pairs)[0].name  # that of the interactions
     found = audit_gradients(
-        model, pairs, sites=given["sites"], rivals=(), reference=reference, metric=given["metric"], progress=True,
-        jobs=jobs, **options,
+        model, pairs, sites=given["sites"], rivals=(), reference=reference, metric=metric, progress=True, jobs=jobs,
+        **options,
     )  # fmt: skip
     names = found.members(CLASSES[group])
     if len(names) < 2:
         raise OptionError(
-            f"An audit of these prompts is sure of {len(names)} {group} ({', '.join(names) or 'none'}); a group is two "
-            f"or more. {len(found.members('unsettled'))} components are unsettled: more prompts (--n) settle some."
+            f"An audit of these prompts by {metric} is sure of {len(names)} {group} ({', '.join(names) or 'none'}); a "
+            f"group is two or more. {len(found.members('unsettled'))} components are unsettled: more prompts (--n) "
+            "settle some."
         )
     return names
 

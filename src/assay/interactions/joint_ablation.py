@@ -220,7 +220,7 @@ class Ratio:
 
     def __str__(self) -> str:
         if self.value is None:
-            return "not told: the singles are within noise"
+            return "not told: the singles are within noise (of one prompt, any are)"
         return f"{self.value:.3g} ({self.lower:.3g} to {self.upper:.3g})"
 
 

@@ -308,7 +308,7 @@ def group_of(model: Model, group: str | Sequence[str], sites: AnySites = DEFAULT
     """
     if isinstance(group, str) and group.startswith("layer:"):
         number = group.removeprefix("layer:")
-        if not number.isdigit() or int(number) >= model.n_layers:
+        if not (number.isascii() and number.isdigit()) or int(number) >= model.n_layers:
             raise OptionError(f"--group {group}: {model.name} has layers 0 to {model.n_layers - 1}.")
         everything = select(model, sites if isinstance(sites, (str, Selection)) else ",".join(sites))
         found = [component for component in everything if component.layer == int(number)]

@@ -25,7 +25,7 @@ def hidden_share(joint: np.ndarray, interaction: np.ndarray, stderr: np.ndarray,
     """
     # One-sided, Bonferroni over the pairs: with hundreds of pairs some noise is always above two standard errors.
     beyond = student.ppf(1 - LEVEL / max(1, len(joint)), max(1, n - 1))
-    sure = (interaction > 0) & (joint > 0) & ~(interaction <= beyond * stderr)
+    sure = (interaction > 0) & (joint > 0) & (interaction > beyond * stderr)  # never of one example
     share = np.divide(interaction, joint, out=np.zeros(len(joint)), where=sure)
     clipped: np.ndarray = np.clip(share, 0, 1)
     return clipped

@@ -112,5 +112,5 @@ def _limits(text: str) -> dict[int | str, str]:
         device, equals, size = part.strip().partition("=")
         if not (device and equals and size):
             raise OptionError(f"--max-memory takes devices and sizes such as 0=20GiB,cpu=60GiB, not {text!r}.")
-        found[int(device) if device.isdigit() else device] = size
+        found[int(device) if device.isascii() and device.isdigit() else device] = size
     return found

@@ -32,7 +32,9 @@ def audit_at(
 
     def measure(model: Model, checkpoint: Checkpoint) -> dict[str, float | None]:
         pairs = make_pairs(model, task, n, seed, **within)
-        ood = None if beyond is None else make_pairs(model, task, n, seed, **beyond)
+        # Another seed: a short sequence of one length must not be the beginning of a long one of the other.
+        other = seed + 1 if beyond is not None and "length" in beyond else seed
+        ood = None if beyond is None else make_pairs(model, task, n, other, **beyond)
         found = audit_gradients(model, pairs, ood=ood, seed=seed, force=True, **choices)
         numbers: dict[str, float | None] = {}
         for of in found.sets:

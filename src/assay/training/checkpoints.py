@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Collection
@@ -88,7 +89,8 @@ def read_checkpoints(folder: str | Path, seeds: Collection[int] | None = None) -
     folder = Path(folder)
     if not (folder / ABOUT).is_file():
         raise StoreError(f"{folder} holds no training: it has no {ABOUT}. assay train makes such folders.")
-    there = sorted(int(path.name.removeprefix("seed-")) for path in folder.glob("seed-*"))
+    names = [re.fullmatch(r"seed-([0-9]+)", path.name) for path in folder.glob("seed-*")]
+    there = sorted(int(name[1]) for name in names if name)
     if not there:
         raise StoreError(f"No seed of the training in {folder} has begun. Give the assay train command again.")
     for seed in seeds or ():
@@ -113,6 +115,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         StoreError: it is missing or damaged.
     """
+    if not any(folder.glob("*.safetensors")):
+        raise StoreError(
+            f"{folder} has lost its weights. Move its seed's folder away and give the assay train command again."
+        )
     try:
         about = json.loads((folder / ABOUT).read_text("utf-8"))
         return Checkpoint(

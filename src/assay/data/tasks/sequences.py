@@ -16,7 +16,7 @@ from assay.model import Model
 
 START, SEP, END, PAD, UNKNOWN = "START", "SEP", "END", "PAD", "UNK"
 LARGEST = 99
-LONGEST = 11
+DEFAULT_LENGTH, LONGEST = 5, 11
 VOCABULARY: tuple[str, ...] = (PAD, START, SEP, END, UNKNOWN, *map(str, range(1, LARGEST + 1)))
 """104 symbols, in the order of their token ids."""
 
@@ -38,7 +38,7 @@ def answer_text(kind: str, numbers: Sequence[int]) -> str:
     return " " + " ".join([*map(str, TRANSFORMATIONS[kind](numbers)), END])
 
 
-def sequence_pairs(kind: str, n: int = 16, seed: int = 0, length: int = 5) -> PromptPairs:
+def sequence_pairs(kind: str, n: int = 16, seed: int = 0, length: int = DEFAULT_LENGTH) -> PromptPairs:
     """``n`` pairs of random sequences of one length; the answers are the two transformed sequences.
 
     Raises:
@@ -56,13 +56,13 @@ def sequence_pairs(kind: str, n: int = 16, seed: int = 0, length: int = 5) -> Pr
     return PromptPairs(tuple(pairs), task=kind, metric="log-prob-diff", options={"length": length})
 
 
-def sort(model: Model, n: int = 16, seed: int = 0, length: int = 5) -> PromptPairs:
+def sort(model: Model, n: int = 16, seed: int = 0, length: int = DEFAULT_LENGTH) -> PromptPairs:
     """Sorting, for ``sequence-sort`` and models with its vocabulary."""
     _require_vocabulary(model, "sort")
     return sequence_pairs("sort", n, seed, length)
 
 
-def reverse(model: Model, n: int = 16, seed: int = 0, length: int = 5) -> PromptPairs:
+def reverse(model: Model, n: int = 16, seed: int = 0, length: int = DEFAULT_LENGTH) -> PromptPairs:
     """Reversal, for ``sequence-reverse`` and models with its vocabulary."""
     _require_vocabulary(model, "reverse")
     return sequence_pairs("reverse", n, seed, length)
